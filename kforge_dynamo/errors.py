@@ -1,0 +1,40 @@
+"""Every exception that kforge raises on purpose.
+
+    KforgeError
+    ├── SettingsError      an option or an environment name has no such value
+    ├── RecordError        a record read from text is not what its schema says
+    ├── StoreError         the cache cannot be used (the message says why and what to do)
+    ├── ToolchainError     a compiler or a runtime that a language needs is missing
+    ├── BuildError         generated source did not compile (data for the search, not for the user)
+    └── MissError          a region has no winner and `on_miss="error"` was asked for
+
+A graph node that cannot join a region is not an error: see `records.region.Rejection`.
+"""
+
+
+class KforgeError(Exception):
+    """Base of all: `except KforgeError` catches what kforge raises on purpose."""
+
+
+class SettingsError(KforgeError, ValueError):
+    """An option has an unknown name or a value outside its domain."""
+
+
+class RecordError(KforgeError, ValueError):
+    """Text from disk or from another process does not describe the record it claims to be."""
+
+
+class StoreError(KforgeError, OSError):
+    """A cache layer cannot be read or written."""
+
+
+class ToolchainError(KforgeError, RuntimeError):
+    """A compiler, a runtime or a device that a language needs is not there."""
+
+
+class BuildError(KforgeError, RuntimeError):
+    """The source of a candidate did not compile; the text is the compiler's."""
+
+
+class MissError(KforgeError, LookupError):
+    """No winner is stored for a region, and the user asked for an error in that case."""

@@ -1,0 +1,124 @@
+"""Records to text and back, and the digest of a record.
+
+Identity comes from the fields: the digest walks `dataclasses.fields`, so a new field changes it and an unknown
+type raises instead of being left out. Floats travel as hexadecimal text, so that no bit is lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import json
+import math
+import types
+import typing
+from typing import Any, TypeVar
+
+from kforge_dynamo.errors import RecordError
+
+R = TypeVar("R")
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON data: records become objects, tuples lists, floats `{"f": hex}`.
+
+    Raises: RecordError for a type that no record may hold.
+    """
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return {"f": value.hex() if math.isfinite(value) else repr(value)}
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    raise RecordError(f"a record holds a {type(value).__name__}, which has no text form")
+
+
+def to_text(record: Any) -> str:
+    """One line of JSON with sorted keys; equal records give equal text."""
+    return json.dumps(plain(record), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(record: Any) -> str:
+    """SHA-256 of the record's type name and text, as 64 hexadecimal digits."""
+    return hashlib.sha256(f"{type(record).__name__}:{to_text(record)}".encode()).hexdigest()
+
+
+def from_text(kind: type[R], text: str) -> R:
+    """The record of type `kind` that `text` describes.
+
+    Raises: RecordError when the text is not JSON, lacks a field, has one too many, or a field has another type.
+    """
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise RecordError(f"{kind.__name__}: the text is not JSON ({error})") from error
+    return typing.cast(R, from_plain(kind, data))
+
+
+def from_plain(kind: Any, data: Any) -> Any:
+    """`plain` undone for the type `kind`. Raises: RecordError."""
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _from_union(kind, data)
+    if origin is tuple:
+        return _from_tuple(kind, data)
+    if dataclasses.is_dataclass(kind):
+        return _from_object(kind, data)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        try:
+            return kind(data)
+        except ValueError as error:
+            raise RecordError(f"{kind.__name__}: no such value: {data!r}") from error
+    return _from_scalar(kind, data)
+
+
+def _from_scalar(kind: Any, data: Any) -> Any:
+    if kind is type(None) and data is None:
+        return None
+    if kind is float and isinstance(data, dict) and set(data) == {"f"} and isinstance(data["f"], str):
+        try:
+            return float.fromhex(data["f"])
+        except ValueError as error:
+            raise RecordError(f"not a hexadecimal float: {data['f']!r}") from error
+    if kind in (bool, int, str) and type(data) is kind:
+        return data
+    raise RecordError(f"expected {getattr(kind, '__name__', kind)}, found {type(data).__name__}: {str(data)[:60]!r}")
+
+
+def _from_union(kind: Any, data: Any) -> Any:
+    for member in typing.get_args(kind):
+        try:
+            return from_plain(member, data)
+        except RecordError:
+            continue
+    raise RecordError(f"expected one of {kind}, found {str(data)[:60]!r}")
+
+
+def _from_tuple(kind: Any, data: Any) -> Any:
+    if not isinstance(data, list):
+        raise RecordError(f"expected a list, found {type(data).__name__}")
+    members = typing.get_args(kind)
+    if len(members) == 2 and members[1] is Ellipsis:
+        return tuple(from_plain(members[0], item) for item in data)
+    if len(members) != len(data):
+        raise RecordError(f"expected {len(members)} items, found {len(data)}")
+    return tuple(from_plain(member, item) for member, item in zip(members, data, strict=True))
+
+
+def _from_object(kind: Any, data: Any) -> Any:
+    names = [field.name for field in dataclasses.fields(kind)]
+    if not isinstance(data, dict) or set(data) != set(names):
+        found = sorted(data) if isinstance(data, dict) else type(data).__name__
+        raise RecordError(f"{kind.__name__}: expected the fields {sorted(names)}, found {found}")
+    hints = typing.get_type_hints(kind)
+    try:
+        return kind(**{name: from_plain(hints[name], data[name]) for name in names})
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"{kind.__name__}: {error}") from error
