@@ -24,7 +24,7 @@ def compile_sizes(expressions: Sequence[str], axes: Sequence[str]) -> Callable[.
         _check(expression, frozenset(axes))
     body = ", ".join(f"({expression})" for expression in expressions)
     source = f"lambda {', '.join(axes)}: ({body}{',' if expressions else ''})"
-    function: Callable[..., tuple[int, ...]] = eval(source, {"__builtins__": {}, **_FUNCTIONS})  # noqa: S307  every node of the text was checked above
+    function: Callable[..., tuple[int, ...]] = eval(source, {"__builtins__": {}, **_FUNCTIONS})  # every node was checked above
     return function
 
 

@@ -1,0 +1,50 @@
+"""What a programming model does for kforge: build a candidate, load it, launch it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from kforge_dynamo.records.candidate import Candidate
+from kforge_dynamo.records.target import Target
+from kforge_dynamo.records.task import Task
+
+RawDims = tuple[tuple[int | None, ...], ...]
+"""For each task input and each dimension of its `rows + cols`: the dimension of the tensor that is really passed whose
+stride it has, None where the stride is 0. A kernel reads strides from the tensor it is given."""
+
+
+class Launcher(Protocol):
+    """Runs a loaded candidate once, on the current stream, without synchronising."""
+
+    def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
+        """Fills `outputs` (dense, allocated by the caller). `sizes` has one integer an axis of the task, in order."""
+
+
+class Language(Protocol):
+    """One programming model."""
+
+    name: str
+
+    def missing(self, target: Target) -> str | None:
+        """What keeps this language from `target` here, as a sentence with the next step; None when nothing does."""
+
+    def build(self, candidate: Candidate, task: Task, target: Target, folder: Path) -> Path:
+        """Compiles into `folder` (idempotent; safe when two processes build the same) and returns the artifact.
+
+        Raises: BuildError with the compiler's words.
+        """
+
+    def load(self, artifact: Path, candidate: Candidate, task: Task, raw_dims: RawDims) -> Launcher:
+        """The launcher of a built candidate. All that can be done before a call is done here."""
+
+    def toolchain(self) -> str:
+        """Name and version of what compiles, for provenance."""
+
+
+def canonical_dims(task: Task) -> RawDims:
+    """The `RawDims` of tensors that come in the shape of their spec."""
+    return tuple(tuple(range(len(item.value.shape))) for item in task.inputs)
