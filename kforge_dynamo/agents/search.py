@@ -1,0 +1,119 @@
+"""The search for a winner of one task: propose, evaluate, keep what is right and fastest, stop in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kforge_dynamo.agents.generator import Generator
+from kforge_dynamo.records.candidate import Candidate
+from kforge_dynamo.records.outcome import Status, Trial
+from kforge_dynamo.records.target import Numerics, Target
+from kforge_dynamo.records.task import Task
+
+Evaluate = Callable[[Candidate, str, float], Trial]
+"""Evaluates a candidate at the stage "search" or "final" within so many seconds."""
+
+_BATCH = 4
+_FINALISTS = 3
+_FINAL_COST = 3.0  # a final trial repeats the checks with five seeds and takes more samples
+_ROOFLINE_SHARE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is searched for: a task at sizes, for a target, under numerics. `floor_us` is the roofline's time, if known."""
+
+    task: Task
+    sizes: tuple[int, ...]
+    target: Target
+    numerics: Numerics
+    floor_us: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """`best` passed the final stage; `exhausted` when the generator had no more to propose within the time.
+
+    `untestable` is the judge's sentence when no candidate of this task can be judged.
+    """
+
+    trials: tuple[Trial, ...]
+    best: Trial | None
+    exhausted: bool
+    untestable: str | None
+    elapsed_s: float
+
+
+class Clock:
+    """Time left of a budget in seconds; `now` is passed in so that tests need no waiting."""
+
+    def __init__(self, budget_s: float, now: Callable[[], float]) -> None:
+        self._now = now
+        self._start = now()
+        self._budget_s = budget_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return self._now() - self._start
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the budget is spent, never negative."""
+        return max(0.0, self._budget_s - self.elapsed_s)
+
+
+def search(problem: Problem, generator: Generator, evaluate: Evaluate, clock: Clock) -> SearchResult:
+    """Proposes and evaluates until the budget, the roofline or the generator's ideas are used up.
+
+    Time for the final stage of the best is kept back, so a search that found something right can always finish it.
+    """
+    history: list[Trial] = []
+    untestable: str | None = None
+    exhausted = False
+    slowest_s = 0.0
+    while untestable is None and not exhausted and not _near_roofline(problem, history):
+        batch = generator.propose(problem.task, problem.sizes, problem.target, problem.numerics, tuple(history), _BATCH)
+        exhausted = not batch
+        for candidate in batch:
+            if history and clock.left_s < slowest_s * (1.0 + _FINAL_COST * bool(_passed(history))):
+                return _finish(history, evaluate, clock, exhausted=False)
+            before = clock.elapsed_s
+            trial = evaluate(candidate, "search", clock.left_s)
+            slowest_s = max(slowest_s if len(history) > 1 else 0.0, clock.elapsed_s - before)
+            history.append(trial)
+            if trial.verdict.status is Status.NOT_TESTABLE:
+                untestable = trial.verdict.evidence
+                break
+    if untestable is not None:
+        return SearchResult(tuple(history), None, True, untestable, clock.elapsed_s)
+    return _finish(history, evaluate, clock, exhausted=exhausted)
+
+
+def _finish(history: list[Trial], evaluate: Evaluate, clock: Clock, *, exhausted: bool) -> SearchResult:
+    """The final stage of the fastest few, until one passes it."""
+    best: Trial | None = None
+    for trial in _passed(history)[:_FINALISTS]:
+        final = evaluate(trial.candidate, "final", max(clock.left_s, 1.0))
+        history.append(final)
+        if final.verdict.passed and final.timings:
+            best = final
+            break
+    return SearchResult(tuple(history), best, exhausted, None, clock.elapsed_s)
+
+
+def candidate_us(trial: Trial) -> float:
+    """The median time of a trial that was timed, infinity otherwise (for ordering only)."""
+    return min((timing.candidate.median_us for timing in trial.timings), default=float("inf"))
+
+
+def _passed(history: Sequence[Trial]) -> list[Trial]:
+    return sorted((trial for trial in history if trial.verdict.passed and trial.timings), key=candidate_us)
+
+
+def _near_roofline(problem: Problem, history: Sequence[Trial]) -> bool:
+    best = _passed(history)
+    if not best or problem.floor_us is None:
+        return False
+    return candidate_us(best[0]) * _ROOFLINE_SHARE <= problem.floor_us

@@ -1,0 +1,83 @@
+"""The built-in generator: schedules of the C++ and Triton rooms, in the order a cheap model and the results so far suggest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+
+from kforge_dynamo.codegen import cpp, triton
+from kforge_dynamo.records.candidate import Candidate
+from kforge_dynamo.records.codec import digest
+from kforge_dynamo.records.outcome import Trial
+from kforge_dynamo.records.target import Numerics, Target
+from kforge_dynamo.records.task import Task
+
+_ROOMS: dict[str, ModuleType] = {"cpp": cpp, "triton": triton}
+_FIRST = 8  # schedules of the space that are measured before the best one's neighbours
+
+
+class BuiltinGenerator:
+    """Needs no key and no network; implements `agents.generator.Generator`."""
+
+    name = "builtin"
+    version = "1"
+
+    def __init__(self, allowed: Sequence[str] = ("cpp", "triton")) -> None:
+        self._allowed = tuple(allowed)
+
+    def languages(self, target: Target) -> tuple[str, ...]:
+        """C++ for CPUs, Triton for GPUs."""
+        wanted = "cpp" if target.kind == "cpu" else "triton"
+        return (wanted,) if wanted in self._allowed else ()
+
+    def rejects(self, task: Task, target: Target) -> str | None:
+        """The sentence of the last room that refuses, None when one accepts."""
+        sentence: str | None = f"no language of {self._allowed} writes for {target.kind}"
+        for language in self.languages(target):
+            sentence = _ROOMS[language].rejects(task, target)
+            if sentence is None:
+                return None
+        return sentence
+
+    def gain_us(self, task: Task, sizes: Sequence[int], target: Target) -> float:
+        """The largest estimate of any room."""
+        return max((float(_ROOMS[name].gain_us(task, sizes, target)) for name in self.languages(target)), default=0.0)
+
+    def propose(
+        self,
+        task: Task,
+        sizes: Sequence[int],
+        target: Target,
+        numerics: Numerics,
+        history: Sequence[Trial],
+        count: int,
+    ) -> Sequence[Candidate]:
+        """First the best of each room's space, then neighbours of the fastest right one, then the rest of the space."""
+        tried = {digest(trial.candidate) for trial in history}
+        rooms = [_ROOMS[name] for name in self.languages(target) if _ROOMS[name].rejects(task, target) is None]
+        found: list[Candidate] = []
+        for room in rooms:
+            space = room.space(task, sizes, target, numerics)
+            schedules = [*space[:_FIRST], *_near(room, task, sizes, target, numerics, history), *space[_FIRST:]]
+            for schedule in schedules:
+                candidate = room.emit(task, schedule, sizes, target, numerics)
+                if digest(candidate) not in tried:
+                    tried.add(digest(candidate))
+                    found.append(candidate)
+                if len(found) >= count:
+                    return found
+        return found
+
+
+def _near(
+    room: ModuleType, task: Task, sizes: Sequence[int], target: Target, numerics: Numerics, history: Sequence[Trial]
+) -> list[object]:
+    """Schedules next to the fastest right one, once the first of the space are measured."""
+    timed = [trial for trial in history if trial.verdict.passed and trial.timings]
+    if len(history) < _FIRST or not timed:
+        return []
+    best = min(timed, key=lambda trial: trial.timings[0].candidate.median_us)
+    space = room.space(task, sizes, target, numerics)
+    known = {room.emit(task, schedule, sizes, target, numerics).schedule: schedule for schedule in space}
+    schedule = known.get(best.candidate.schedule)
+    return list(room.neighbours(schedule, task, sizes, target, numerics)) if schedule is not None else []

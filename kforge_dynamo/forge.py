@@ -1,0 +1,167 @@
+"""Search, evaluate, store: from a region without an answer to a winner, or to a stored reason why there is none."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kforge_dynamo.agents.generator import Generator
+from kforge_dynamo.agents.search import Clock, Problem, SearchResult, search
+from kforge_dynamo.records.candidate import Candidate
+from kforge_dynamo.records.codec import to_text
+from kforge_dynamo.records.outcome import CacheKey, Provenance, Standing, State, Terms, Timings, Trial, Verdict, Winner
+from kforge_dynamo.records.target import Numerics, Target
+from kforge_dynamo.records.task import Domain, Task
+
+Answer = Winner | Standing
+Evaluate = Callable[["Miss", Candidate, str, float], Trial]
+"""Evaluates a candidate of a miss at a stage ("search", "final") within so many seconds."""
+
+_log = logging.getLogger("kforge")
+_MEANINGFUL = 0.01  # a gain under 1 % is not told from drift between runs, whatever the spread inside one run
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A region that has no answer yet."""
+
+    key: CacheKey
+    task: Task
+    sizes: tuple[int, ...]
+    domain: Domain
+    title: str
+    regime: str
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the graph around a region says about the worth of a splice.
+
+    With `fused_consumer` a node behind the region would have been fused by Inductor with the region's own epilogue, so the
+    epilogue is nearly free there: a winner must then beat the bare GEMM plus the traffic it removes (`removed_bytes`). A
+    winner is stored when it beats the region as it stands; each graph decides for itself by its own context.
+    `regime` is "wall", or "replay" where the graph runs as a CUDA graph.
+    """
+
+    fused_consumer: bool
+    removed_bytes: int
+    regime: str
+
+
+class Purse:
+    """The search time of one process, in seconds, shared by all graphs and threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spent_s = 0.0
+
+    def left_s(self, budget_s: float) -> float:
+        """What is left of a budget of `budget_s`."""
+        with self._lock:
+            return max(0.0, budget_s - self._spent_s)
+
+    def spend(self, seconds: float) -> None:
+        """Takes `seconds` out."""
+        with self._lock:
+            self._spent_s += seconds
+
+
+PURSE = Purse()
+
+
+def shortfall(timings: Sequence[Timings], context: Context, target: Target) -> str | None:
+    """Why a right kernel is no winner here, in one sentence with its numbers; None when it wins.
+
+    It wins if its median is below the limit by more than both spreads together and by 1 %. The limit is Inductor's time
+    for the region; with a fused consumer it is at most the bare GEMM's time plus the time of the removed traffic.
+    """
+    timing = next((item for item in timings if item.regime == context.regime), None)
+    if timing is None:
+        return f"it was not timed in the regime {context.regime!r} of this graph"
+    limit_us, name = timing.region.median_us, "Inductor's region"
+    if context.fused_consumer and timing.anchor is not None:
+        bytes_per_s = target.peak("memory_bytes_per_s")
+        saved_us = context.removed_bytes / bytes_per_s * 1e6 if bytes_per_s else 0.0
+        if timing.anchor.median_us + saved_us < limit_us:
+            limit_us, name = timing.anchor.median_us + saved_us, "the bare GEMM, whose epilogue Inductor fuses further on,"
+    noise_us = max((timing.candidate.spread_us + timing.region.spread_us) / 2, _MEANINGFUL * limit_us)
+    found_us = timing.candidate.median_us
+    if found_us + noise_us < limit_us:
+        return None
+    return f"the fastest right kernel took {found_us:.1f} us against {limit_us:.1f} us of {name} (noise {noise_us:.1f} us)"
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a search needs beside the miss."""
+
+    target: Target
+    numerics: Numerics
+    generator: Generator
+    evaluate: Evaluate
+    provenance: Provenance
+    floor_us: Callable[[Task, tuple[int, ...], Target], float | None]
+
+
+def settle(miss: Miss, bench: Bench, budget_s: float, seeds: Sequence[Candidate] = ()) -> tuple[Answer, SearchResult]:
+    """Searches a winner of `miss` for at most `budget_s`; `seeds` are tried first. Returns what should be stored."""
+    problem = Problem(miss.task, miss.sizes, bench.target, bench.numerics, bench.floor_us(miss.task, miss.sizes, bench.target))
+
+    def evaluate(candidate: Candidate, stage: str, seconds: float) -> Trial:
+        return bench.evaluate(miss, candidate, stage, seconds)
+
+    generator = _Seeded(bench.generator, tuple(seeds)) if seeds else bench.generator
+    result = search(problem, generator, evaluate, Clock(budget_s, time.monotonic))
+    return _answer(miss, bench, result, budget_s), result
+
+
+def _answer(miss: Miss, bench: Bench, result: SearchResult, budget_s: float) -> Answer:
+    best = result.best
+    if best is not None:
+        reason = shortfall(best.timings, Context(False, 0, miss.regime), bench.target)
+        if reason is None:
+            return Winner(miss.key, to_text(miss.task), miss.domain, best, bench.provenance)
+    elif result.untestable is not None:
+        reason = f"not testable: {result.untestable}"
+    else:
+        reason = _nothing_right(result.trials)
+    terms = Terms(bench.generator.version, bench.generator.languages(bench.target), budget_s, len(result.trials))
+    speedup = best.timings[0].speedup if best is not None and best.timings else None
+    finished = best is not None or result.exhausted or result.untestable is not None
+    state = State.NO_WINNER if finished else State.NOT_SEARCHED
+    return Standing(miss.key, miss.domain, state, reason, terms, speedup)
+
+
+def _nothing_right(trials: Sequence[Trial]) -> str:
+    if not trials:
+        return "the budget ended before a candidate was tried"
+    verdict: Verdict = trials[-1].verdict
+    return f"none of {len(trials)} candidates passed; the last was {verdict.status.value}: {verdict.evidence[:160]}"
+
+
+class _Seeded:
+    """A generator that first proposes given candidates: stale winners, siblings' winners."""
+
+    def __init__(self, inner: Generator, seeds: tuple[Candidate, ...]) -> None:
+        self._inner = inner
+        self._seeds = seeds
+        self.name, self.version = inner.name, inner.version
+
+    def languages(self, target: Target) -> tuple[str, ...]:
+        return self._inner.languages(target)
+
+    def rejects(self, task: Task, target: Target) -> str | None:
+        return self._inner.rejects(task, target)
+
+    def gain_us(self, task: Task, sizes: Sequence[int], target: Target) -> float:
+        return self._inner.gain_us(task, sizes, target)
+
+    def propose(
+        self, task: Task, sizes: Sequence[int], target: Target, numerics: Numerics, history: Sequence[Trial], count: int
+    ) -> Sequence[Candidate]:
+        if not history:
+            return self._seeds
+        return self._inner.propose(task, sizes, target, numerics, history, count)

@@ -1,0 +1,87 @@
+"""What kforge did in this process: counters, one report a region, and each logged fact at most once.
+
+The counters are torch's own `torch._dynamo.utils.counters["kforge"]`, so that tools which print those show ours too.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from torch._dynamo.utils import counters  # read in torch 2.11 to 2.14: a defaultdict of Counter
+
+COUNTERS = ("regions", "hits", "misses", "winners", "spliced", "calls", "fallback_calls", "rejected", "fallbacks")
+
+_log = logging.getLogger("kforge")
+_lock = threading.Lock()
+_said: set[str] = set()
+_reports: list[RegionReport] = []
+
+
+@dataclass(frozen=True, slots=True)
+class RegionReport:
+    """One region of one compiled graph and what became of it.
+
+    `state` is "winner", "no_winner", "not_searched", "stale", "rejected" or "pending"; `reason` says why in one sentence.
+    Numbers are None where they were not measured.
+    """
+
+    graph: str
+    title: str
+    task: str
+    sizes: tuple[int, ...] | None
+    state: str
+    reason: str
+    speedup: float | None = None
+    error_ratio: float | None = None
+    scheme: str | None = None
+    candidate_us: float | None = None
+    region_us: float | None = None
+
+
+def count(name: str, amount: int = 1) -> None:
+    """Adds to the counter `name`."""
+    counters["kforge"][name] += amount
+
+
+def stats() -> dict[str, int]:
+    """All counters of this process; see the README for their meaning."""
+    live: Counter[str] = counters["kforge"]
+    return {name: live[name] for name in COUNTERS} | {name: live[name] for name in live if name not in COUNTERS}
+
+
+def add_report(report: RegionReport) -> None:
+    """Keeps what became of a region."""
+    with _lock:
+        _reports.append(report)
+
+
+def update_reports(task: str, state: str, reason: str) -> None:
+    """Changes the reports of the task with this digest: a background search ended."""
+    with _lock:
+        _reports[:] = [replace(item, state=state, reason=reason) if item.task == task else item for item in _reports]
+
+
+def report() -> tuple[RegionReport, ...]:
+    """The reports of all regions met since the start or the last `reset`."""
+    with _lock:
+        return tuple(_reports)
+
+
+def reset() -> None:
+    """Forgets counters, reports and what was already logged."""
+    with _lock:
+        counters["kforge"].clear()
+        _reports.clear()
+        _said.clear()
+
+
+def say_once(message: str, level: int = logging.WARNING) -> None:
+    """Logs `message` unless this process has already said it."""
+    with _lock:
+        if message in _said:
+            return
+        _said.add(message)
+    _log.log(level, message)

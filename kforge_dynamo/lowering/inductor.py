@@ -1,0 +1,166 @@
+"""How a site becomes code inside Inductor's wrapper: the only file that touches Inductor's IR.
+
+`kforge::run` stands for a site in the post-grad graph. Its lowering freezes the layout of every input to the strides the
+winner was verified for and emits a direct call of the site's runner into the generated wrapper, without the dispatcher.
+Where the wrapper is C++ (`cpp_wrapper`, AOTInductor) or FX, the op itself is called.
+
+Private API, read in torch 2.11.0, 2.12, 2.13.0 and 2.14.1: `ir.ExternKernelOut`, `ir.ExternKernelAlloc`, `ir.MultiOutput`,
+`ir.MultiOutputLayout`, `ir.FixedLayout`, `lowering.register_lowering`, `lowering.fallback_handler`, `virtualized.V`,
+`pattern_matcher.stable_topological_sort`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch._inductor import config, ir
+from torch._inductor.lowering import fallback_handler, register_lowering
+from torch._inductor.pattern_matcher import stable_topological_sort
+from torch._inductor.virtualized import V
+
+_TAGS = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
+_library = torch.library.Library("kforge", "FRAGMENT")
+_registered: list[torch._ops.OpOverload] = []
+
+Shapes = Sequence[Sequence[int | torch.SymInt]]
+Call = Callable[[str, Sequence[torch.Tensor], Sequence[int], Sequence[torch.Tensor]], None]
+Describe = Callable[[str], tuple[tuple[str, ...], tuple[int, ...]]]
+
+
+def register(call: Call, describe: Describe) -> torch._ops.OpOverload:
+    """Registers `kforge::run(str site, Tensor[] inputs, SymInt[] sizes, SymInt[] shapes) -> Tensor[]` once a process.
+
+    `call(site, inputs, sizes, outputs)` computes a site through the dispatcher; `describe(site)` gives the outputs'
+    dtypes and ranks. `shapes` holds the extents of all outputs, one after the other.
+    """
+    if _registered:
+        return _registered[0]
+    _library.define("run(str site, Tensor[] inputs, SymInt[] sizes, SymInt[] shapes) -> Tensor[]", tags=_TAGS)
+
+    def allocate(site: str, inputs: Sequence[torch.Tensor], shapes: Sequence[int]) -> list[torch.Tensor]:
+        dtypes, ranks = describe(site)
+        outputs, start = [], 0
+        for dtype, rank in zip(dtypes, ranks, strict=True):
+            shape = tuple(shapes[start : start + rank])
+            outputs.append(torch.empty(shape, dtype=getattr(torch, dtype), device=inputs[0].device))
+            start += rank
+        return outputs
+
+    def run(site: str, inputs: Sequence[torch.Tensor], sizes: Sequence[int], shapes: Sequence[int]) -> list[torch.Tensor]:
+        outputs = allocate(site, inputs, shapes)
+        call(site, inputs, sizes, outputs)
+        return outputs
+
+    def fake(site: str, inputs: Sequence[torch.Tensor], sizes: Sequence[int], shapes: Sequence[int]) -> list[torch.Tensor]:
+        return allocate(site, inputs, shapes)
+
+    _library.impl("run", run, "CompositeExplicitAutograd")
+    torch.library.register_fake("kforge::run", fake, lib=_library)
+    op = torch.ops.kforge.run.default
+    _registered.append(op)
+    register_lowering(op, type_promotion_kind=None)(_lower)
+    return op
+
+
+def operator() -> torch._ops.OpOverload:
+    """`kforge::run`, once `register` was called."""
+    return _registered[0]
+
+
+def sort(graph: torch.fx.Graph) -> None:
+    """Puts every node behind its arguments, keeping the order otherwise."""
+    stable_topological_sort(graph)
+
+
+def _lower(site: str, inputs: Sequence[Any], sizes: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:
+    op = _registered[0]
+    node = V.graph.current_node
+    if V.graph.cpp_wrapper or config.fx_wrapper:
+        return fallback_handler(op, add_to_fallback_set=False)(site, inputs, sizes, shapes)  # type: ignore[no-any-return]
+    strides = [value.stride() for value in node.meta["eager_input_vals"][0][1]]
+    frozen = [
+        ir.ExternKernel.require_exact_strides(ir.ExternKernel.realize_input(item), exact)
+        for item, exact in zip(inputs, strides, strict=True)
+    ]
+    constants = tuple(_expression(size) for size in sizes)
+    layouts = [_layout(value) for value in node.meta["val"]]
+    if len(layouts) == 1:
+        return [ir.TensorBox.create(_Single(site, layouts[0], frozen, constants))]
+    parent = _Several(site, layouts[0].device, frozen, constants)
+    parent.children = [_Child(layout, parent, [(list, index)]) for index, layout in enumerate(layouts)]
+    return [ir.TensorBox.create(child) for child in parent.children]
+
+
+def _layout(value: torch.Tensor) -> Any:
+    size = [_expression(extent) for extent in value.shape]
+    stride = [_expression(extent) for extent in value.stride()]
+    return ir.FixedLayout(value.device, value.dtype, size, stride)
+
+
+def _expression(size: Any) -> Any:
+    if isinstance(size, torch.SymInt):
+        return size.node.expr
+    return size if isinstance(size, sympy.Expr) else sympy.Integer(size)
+
+
+def function_name(site: str) -> str:
+    """The name of the runner in generated code: readable, and one a site."""
+    return f"kforge_{hashlib.sha256(site.encode()).hexdigest()[:16]}"
+
+
+def _declare(wrapper: Any, site: str) -> str:
+    """Writes the load of the site's runner into the module's head, once a module; returns the runner's name."""
+    root = wrapper.get_root_graph() if hasattr(wrapper, "get_root_graph") else wrapper
+    known = root.__dict__.setdefault("_kforge_sites", set())
+    name = function_name(site)
+    if not known:
+        root.header.writeline("from kforge_dynamo.runtime import load as kforge_load")
+    if name not in known:
+        known.add(name)
+        root.header.writeline(f"{name} = kforge_load({site!r})")
+    return name
+
+
+class _Single(ir.ExternKernelOut):  # type: ignore[misc]
+    """A site with one output, which Inductor allocates (and may place in memory it reuses)."""
+
+    def __init__(self, site: str, layout: Any, inputs: Sequence[Any], sizes: tuple[Any, ...]) -> None:
+        super().__init__(layout, inputs, sizes, python_kernel_name=function_name(site))
+        self.site = site
+
+    def codegen(self, wrapper: Any) -> None:
+        _declare(wrapper, self.site)
+        super().codegen(wrapper)
+
+
+class _Several(ir.ExternKernelAlloc):  # type: ignore[misc]
+    """A site with several outputs. Its children are allocated by Inductor before the call, which fills them."""
+
+    children: Sequence[Any] = ()
+
+    def __init__(self, site: str, device: torch.device, inputs: Sequence[Any], sizes: tuple[Any, ...]) -> None:
+        super().__init__(ir.MultiOutputLayout(device=device), inputs, sizes, python_kernel_name=function_name(site))
+        self.site = site
+
+    def codegen(self, wrapper: Any) -> None:
+        name = _declare(wrapper, self.site)
+        self.codegen_comment(wrapper)
+        for child in self.children:
+            wrapper.codegen_allocation(child)
+        outs = "".join(f"{child.get_name()}, " for child in self.children)
+        arguments = ", ".join([*self.codegen_args(), f"outs=({outs})"])
+        wrapper.writeline(f"{self.get_name()} = {name}({arguments})")
+
+
+class _Child(ir.MultiOutput):  # type: ignore[misc]
+    """One output of a `_Several`: a buffer of its own, filled by the parent's call, nothing to unpack."""
+
+    def should_allocate(self) -> bool:
+        return True
+
+    def codegen(self, wrapper: Any) -> None:
+        self.codegen_size_asserts(wrapper)

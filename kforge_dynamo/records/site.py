@@ -1,0 +1,29 @@
+"""`Site`: one place in a compiled graph where a winner is called. It travels as text inside the compiled graph.
+
+A graph that Inductor cached carries its sites with it, so that a later process finds the winners again, and computes the
+region by the reference when one is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kforge_dynamo.records.outcome import CacheKey
+from kforge_dynamo.records.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """`raw_dims` as `languages.base.RawDims`; `output_ranks` of the tensors the graph expects.
+
+    `sizes` holds the task's axes where all are known at compile time, else None and the call passes them.
+    `winner` is the digest of the candidate this graph was compiled for.
+    """
+
+    key: CacheKey
+    task: Task
+    raw_dims: tuple[tuple[int | None, ...], ...]
+    output_ranks: tuple[int, ...]
+    sizes: tuple[int, ...] | None
+    device: str
+    winner: str
