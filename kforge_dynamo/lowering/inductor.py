@@ -2,10 +2,10 @@
 
 `kforge::run` stands for a site in the post-grad graph. Its lowering freezes the layout of every input to the strides the
 winner was verified for and emits a direct call of the site's runner into the generated wrapper, without the dispatcher.
-Where the wrapper is C++ (`cpp_wrapper`, AOTInductor) or FX, the op itself is called.
+The op itself is called only where a graph with sites is run outside Inductor.
 
 Private API, read in torch 2.11.0, 2.12, 2.13.0 and 2.14.1: `ir.ExternKernelOut`, `ir.ExternKernelAlloc`, `ir.MultiOutput`,
-`ir.MultiOutputLayout`, `ir.FixedLayout`, `lowering.register_lowering`, `lowering.fallback_handler`, `virtualized.V`,
+`ir.MultiOutputLayout`, `ir.FixedLayout`, `lowering.register_lowering`, `virtualized.V`,
 `pattern_matcher.stable_topological_sort`.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 import sympy
 import torch
 from torch._inductor import config, ir
-from torch._inductor.lowering import fallback_handler, register_lowering
+from torch._inductor.lowering import register_lowering
 from torch._inductor.pattern_matcher import stable_topological_sort
 from torch._inductor.virtualized import V
 
@@ -29,6 +29,12 @@ _registered: list[torch._ops.OpOverload] = []
 Shapes = Sequence[Sequence[int | torch.SymInt]]
 Call = Callable[[str, Sequence[torch.Tensor], Sequence[int], Sequence[torch.Tensor]], None]
 Describe = Callable[[str], tuple[tuple[str, ...], tuple[int, ...]]]
+
+
+def python_wrapper() -> bool:
+    """Whether Inductor writes a Python wrapper now. In C++ and FX wrappers (AOTInductor) a graph is Inductor's alone: the call
+    of a runner is Python, and the C++ wrapper of torch 2.13 crashes on a Python op that returns a list."""
+    return not (config.cpp_wrapper or config.fx_wrapper)
 
 
 def register(call: Call, describe: Describe) -> torch._ops.OpOverload:
@@ -77,10 +83,7 @@ def sort(graph: torch.fx.Graph) -> None:
 
 
 def _lower(site: str, inputs: Sequence[Any], sizes: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:
-    op = _registered[0]
     node = V.graph.current_node
-    if V.graph.cpp_wrapper or config.fx_wrapper:
-        return fallback_handler(op, add_to_fallback_set=False)(site, inputs, sizes, shapes)  # type: ignore[no-any-return]
     strides = [value.stride() for value in node.meta["eager_input_vals"][0][1]]
     frozen = [
         ir.ExternKernel.require_exact_strides(ir.ExternKernel.realize_input(item), exact)
