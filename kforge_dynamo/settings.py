@@ -1,0 +1,329 @@
+"""The only table of options and environment names, and the only place that reads the environment.
+
+`torch.compile(model, backend="kforge", options={...})` takes the names of `ROWS` beside every name of Inductor's; each row
+may also be set by its environment name. An option wins over the environment, the environment over the default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._inductor
+import torch.distributed
+
+from kforge_dynamo.errors import SettingsError
+
+LOGGER = logging.getLogger("kforge")
+
+LANGUAGE_NAMES = ("cpp", "triton")
+"""What `languages` may name; a test compares it with `kforge_dynamo.languages`."""
+
+KEY_NAMES = (
+    "ANTHROPIC_API_KEY",
+    "AZURE_API_KEY",
+    "DEEPSEEK_API_KEY",
+    "GEMINI_API_KEY",
+    "GROQ_API_KEY",
+    "MISTRAL_API_KEY",
+    "OPENAI_API_KEY",
+    "OPENROUTER_API_KEY",
+    "XAI_API_KEY",
+)
+"""Environment names under which language-model providers keep their keys; only their presence is ever looked at."""
+
+_RANK_COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_RANKS = ("RANK", "LOCAL_RANK")
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "off": 60}
+_DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What one call of `torch.compile` asked of kforge. Text and numbers only, so that it has a digest.
+
+    `on_miss` is resolved (never "auto"). `cache_dir` is None where the platform's folder is to be used. `languages` is
+    empty where every language may be used. Only `precision`, `on_miss`, `budget_s`, `region_budget_s` and `languages`
+    change what is compiled.
+    """
+
+    precision: str
+    on_miss: str
+    budget_s: float
+    region_budget_s: float
+    languages: tuple[str, ...]
+    cache_dir: str | None
+    disabled: bool
+    log: str
+
+    @property
+    def searching(self) -> bool:
+        """Whether a miss may start a search in this process."""
+        return self.on_miss in ("search", "background", "agent")
+
+    @staticmethod
+    def parse(options: Mapping[str, Any] | None = None) -> tuple[Settings, dict[str, Any]]:
+        """The settings, and the options that are Inductor's, unchanged and in order.
+
+        Raises: SettingsError in one sentence, for a name that neither side has or a value outside its domain.
+        """
+        given = dict(options or {})
+        inductor = {name: value for name, value in given.items() if name not in _BY_OPTION}
+        for name in inductor:
+            _check_inductor_name(name)
+        values = {row.name: _value_of(row, given) for row in ROWS}
+        if values["on_miss"] == "auto":
+            values["on_miss"] = "search" if may_search_by_default() else "fallback"
+        return Settings(**values), inductor
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: `domain` is how people are told what is allowed, `read` turns a value into the field's.
+
+    `option` is False where only the environment sets it. `default` is in the form that `read` returns.
+    """
+
+    name: str
+    env: str
+    type: str
+    domain: str
+    default: Any
+    doc: str
+    read: Callable[[Any], Any]
+    option: bool = True
+
+
+def _one_of(*names: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        text = str(value).strip().lower()
+        if not isinstance(value, str) or text not in names:
+            raise ValueError
+        return text
+
+    return read
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError
+    number = float(value)
+    if not math.isfinite(number) or not 0.0 <= number <= _DAY_S:
+        raise ValueError
+    return number
+
+
+def _folder(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = os.fspath(value)
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise ValueError
+    return os.path.abspath(os.path.expanduser(text))
+
+
+def _language_list(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = value.replace(",", " ").split()
+    names = tuple(dict.fromkeys(value))
+    if not names or not set(names) <= set(LANGUAGE_NAMES):
+        raise ValueError
+    return names
+
+
+def _switch(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    return {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False, "": False}[
+        str(value).strip().lower()
+    ]
+
+
+ROWS = (
+    Row(
+        "precision",
+        "KFORGE_PRECISION",
+        "str",
+        '"auto", "strict" or "mixed"',
+        "auto",
+        "What fp32 GEMM operands are promised: torch's own setting; component-wise fp32 accuracy; or fp16 operands with fp32 "
+        "accumulation.",
+        _one_of("auto", "strict", "mixed"),
+    ),
+    Row(
+        "on_miss",
+        "KFORGE_ON_MISS",
+        "str",
+        '"auto", "search", "background", "agent", "fallback" or "error"',
+        "auto",
+        'What to do for a region without a stored winner. "auto" is "search" in a single main process and "fallback" in forked, '
+        "daemonic and multiprocessing children and in one of several ranks.",
+        _one_of("auto", "search", "background", "agent", "fallback", "error"),
+    ),
+    Row(
+        "budget_s",
+        "KFORGE_BUDGET_S",
+        "float",
+        "0 to 86400 seconds",
+        30.0,
+        "Time that searches may take in this process, over all graphs and recompiles.",
+        _seconds,
+    ),
+    Row(
+        "region_budget_s",
+        "KFORGE_REGION_BUDGET_S",
+        "float",
+        "0 to 86400 seconds",
+        10.0,
+        "Time that the search for one region may take.",
+        _seconds,
+    ),
+    Row(
+        "languages",
+        "KFORGE_LANGUAGES",
+        "list of str",
+        f"some of {', '.join(LANGUAGE_NAMES)}, separated by commas in the environment",
+        (),
+        "Restricts the programming models that kernels are written in; without it all that work here are used.",
+        _language_list,
+    ),
+    Row(
+        "cache_dir",
+        "KFORGE_CACHE_DIR",
+        "path",
+        "a folder that only this user can write",
+        None,
+        "Where winners are kept; without it the platform's cache folder for this user.",
+        _folder,
+    ),
+    Row(
+        "disabled",
+        "KFORGE_DISABLE",
+        "bool",
+        "1 or 0",
+        False,
+        "Turns kforge off: Inductor compiles everything.",
+        _switch,
+        option=False,
+    ),
+    Row(
+        "log",
+        "KFORGE_LOG",
+        "str",
+        '"debug", "info", "warning", "error" or "off"',
+        "info",
+        "The least serious kind of line that is written to stderr.",
+        _one_of(*_LEVELS),
+        option=False,
+    ),
+)
+
+_BY_OPTION = {row.name: row for row in ROWS if row.option}
+
+
+def settings_table() -> tuple[tuple[str, str, str, str, str], ...]:
+    """The table for people: option ("-" where only the environment sets it), environment name, domain, default, meaning."""
+    return tuple((row.name if row.option else "-", row.env, row.domain, _default_text(row), row.doc) for row in ROWS)
+
+
+def may_search_by_default() -> bool:
+    """Whether this is a main process that is alone: not forked, not a child of `multiprocessing`, not one of several ranks."""
+    child = _forked or multiprocessing.parent_process() is not None or multiprocessing.current_process().daemon
+    return not child and not _one_of_several_ranks()
+
+
+def disabled() -> bool:
+    """Whether KFORGE_DISABLE turns kforge off. Raises: SettingsError."""
+    return bool(_value_of(next(row for row in ROWS if row.name == "disabled"), {}))
+
+
+def present_keys() -> tuple[str, ...]:
+    """The names of `KEY_NAMES` that are set here. Their values are not read."""
+    return tuple(name for name in KEY_NAMES if name in os.environ)
+
+
+def present_names() -> tuple[str, ...]:
+    """The environment names of the table that are set here."""
+    return tuple(row.env for row in ROWS if row.env in os.environ)
+
+
+def configure_logging(settings: Settings) -> None:
+    """Sends the lines of the logger "kforge" to stderr from `settings.log` on, each as `kforge: sentence`.
+
+    Where the program has configured logging itself, its handlers get the lines and ours stays silent.
+    """
+    LOGGER.setLevel(_LEVELS[settings.log])
+    if not any(isinstance(handler, _Stderr) for handler in LOGGER.handlers):
+        LOGGER.addHandler(_Stderr())
+
+
+class _Stderr(logging.Handler):
+    """Writes to whatever `sys.stderr` is at that moment, one line a record, where nobody else handles it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if logging.getLogger().handlers or sys.stderr is None:
+            return
+        try:
+            sys.stderr.write("kforge: " + " ".join(record.getMessage().split()) + "\n")
+        except (OSError, ValueError):  # a closed stream must not stop a compile
+            return
+
+
+def _check_inductor_name(name: Any) -> None:
+    known = set(torch._inductor.list_options())
+    if not isinstance(name, str):
+        raise SettingsError(f"an option's name is text, found {name!r} of type {type(name).__name__}.")
+    if name.replace("-", "_") in known:
+        return
+    nearest = difflib.get_close_matches(name, [*_BY_OPTION, *sorted(known)], n=1, cutoff=0.5)
+    hint = f"the nearest name is {nearest[0]!r}" if nearest else f"kforge's own are {', '.join(_BY_OPTION)}"
+    raise SettingsError(f"neither kforge nor Inductor has an option {name!r}; {hint}.")
+
+
+def _value_of(row: Row, given: Mapping[str, Any]) -> Any:
+    if row.option and row.name in given:
+        return _read(row, given[row.name], f"option {row.name!r}")
+    text = os.environ.get(row.env)
+    if text is None or not text.strip():
+        return row.default
+    return _read(row, text, f"environment name {row.env}")
+
+
+def _read(row: Row, value: Any, source: str) -> Any:
+    try:
+        return row.read(value)
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise SettingsError(f"{source} has no value {value!r}: expected {row.domain}.") from error
+
+
+def _default_text(row: Row) -> str:
+    if row.default in (None, ()):
+        return "-"
+    return ("1" if row.default else "0") if isinstance(row.default, bool) else str(row.default)
+
+
+def _one_of_several_ranks() -> bool:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_world_size() > 1
+    counts = [os.environ[name] for name in _RANK_COUNTS if name in os.environ]
+    if counts:
+        return any(count.strip() != "1" for count in counts)
+    return any(name in os.environ for name in _RANKS)
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = True
+
+
+_forked = False
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,84 @@
+"""The form of an entry on disk: `{"schema": 1, "winner": {...}, "authentication": {...}}`.
+
+The tag covers schema, kind, method, key and every field of the record, in the canonical text of `records.codec`. What fails
+is `Refused` and never becomes a record. An old entry put back in the place of a newer one is not noticed: it was true once.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from typing import Any, TypeVar
+
+from kforge_dynamo.errors import RecordError, StoreError
+from kforge_dynamo.records.codec import from_plain, plain
+from kforge_dynamo.records.outcome import Authentication
+from kforge_dynamo.store.secret import Secret
+
+R = TypeVar("R")
+
+SCHEMA = 1
+"""Number of the form of keys, records and folders. Another number is another cache."""
+
+HMAC = "hmac-sha256"
+MANIFEST = "manifest"
+
+
+class Refused(StoreError):
+    """An entry is damaged, or nobody vouches for it."""
+
+
+def seal(kind: str, record: Any, secret: Secret) -> str:
+    """The entry that holds `record` under the name `kind`, vouched for by `secret`."""
+    data = plain(record)
+    authentication = Authentication(HMAC, secret.key_id, secret.tag(_covered(kind, HMAC, secret.key_id, canonical(data))))
+    return canonical({"schema": SCHEMA, kind: data, "authentication": plain(authentication)})
+
+
+def unseal(kind: str, record_type: type[R], text: str, secret: Secret) -> R:
+    """The record in `text`. Raises: Refused, in a sentence without a subject ("was made with another key")."""
+    envelope = parse(text)
+    if not isinstance(envelope, dict) or set(envelope) != {"schema", kind, "authentication"}:
+        raise Refused("is damaged: it has not the fields of an entry")
+    if envelope["schema"] != SCHEMA or type(envelope["schema"]) is not int:
+        raise Refused(f"has the schema {envelope['schema']!r}, not {SCHEMA}")
+    try:
+        authentication: Authentication = from_plain(Authentication, envelope["authentication"])
+    except RecordError as error:
+        raise Refused(f"is damaged: {error}") from error
+    if authentication.method != HMAC or authentication.key_id != secret.key_id:
+        raise Refused("was made with another key")
+    text = _covered(kind, authentication.method, authentication.key_id, canonical(envelope[kind]))
+    if not hmac.compare_digest(secret.tag(text).encode(), authentication.tag.encode()):
+        raise Refused("was changed after it was stored")
+    return record_of(record_type, envelope[kind])
+
+
+def record_of(record_type: type[R], data: Any) -> R:
+    """`data` as a record. Raises: Refused."""
+    try:
+        record: R = from_plain(record_type, data)
+    except RecordError as error:
+        raise Refused(f"does not hold a {record_type.__name__}: {error}") from error
+    return record
+
+
+def canonical(data: Any) -> str:
+    """JSON data as one line with sorted keys, as `records.codec.to_text` writes it."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def parse(text: str) -> Any:
+    """JSON data. Raises: Refused."""
+    try:
+        return json.loads(text, parse_constant=_no_constant, parse_float=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"is damaged: not JSON ({error})") from error
+
+
+def _covered(kind: str, method: str, key_id: str, text: str) -> str:
+    return f"kforge {SCHEMA} {kind} {method} {key_id}\n{text}"
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"the number {word} is not written as records write numbers")

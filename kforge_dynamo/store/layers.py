@@ -1,0 +1,170 @@
+"""The store: the user's cache above the layer that ships with kforge, behind one door.
+
+`open_store` never raises: what cannot be used is logged once and missing. One store is shared by all threads of a process;
+for processes see `store.rows`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from kforge_dynamo.errors import StoreError
+from kforge_dynamo.records.candidate import Candidate
+from kforge_dynamo.records.codec import digest
+from kforge_dynamo.records.outcome import CacheKey, Standing, State, Terms, Winner
+from kforge_dynamo.records.target import Numerics, Target
+from kforge_dynamo.records.task import Task
+from kforge_dynamo.store import secret, shipped
+from kforge_dynamo.store.artifacts import Artifacts, Build
+from kforge_dynamo.store.entries import Current, Entries, Entry, Found
+from kforge_dynamo.store.envelope import SCHEMA
+from kforge_dynamo.store.epochs import Epochs
+from kforge_dynamo.store.explain import Miss, explain
+from kforge_dynamo.store.folder import Folder, find, make_private
+from kforge_dynamo.store.notes import say_once
+from kforge_dynamo.store.rows import Index
+
+_BETTER = {State.WINNER: 0, State.NO_WINNER: 1, State.STALE: 2, State.NOT_SEARCHED: 3}
+_open: dict[str | None, Store] = {}
+
+
+def key_of(task: Task, target: Target, numerics: Numerics) -> CacheKey:
+    """The identity under which answers for `task` on `target` under `numerics` are kept."""
+    return CacheKey(digest(task), target.name, digest(numerics), SCHEMA)
+
+
+def open_store(cache_dir: str | None) -> Store:
+    """The store of this process at `cache_dir` (None: the platform's folder for this user). Never raises."""
+    store = _open.get(cache_dir)
+    if store is None:
+        store = _open.setdefault(cache_dir, Store(find(cache_dir), shipped.Shipped(shipped.folder())))
+    return store
+
+
+def close_stores() -> None:
+    """Forgets the open stores, so that the next `open_store` looks again. Those who hold one may go on using it."""
+    _open.clear()
+
+
+class Store:
+    """What is known of tasks: winners, "no winner" with its terms, "not searched"; built kernels; graph epochs."""
+
+    def __init__(self, folder: Folder, layer: shipped.Shipped) -> None:
+        self.folder = folder
+        self.shipped = layer
+        if folder.problem is not None:
+            say_once(folder.problem)
+        home = folder.path / f"v{SCHEMA}" if folder.path is not None else None
+        key = _key(home, folder.writable)
+        usable = home is not None and key is not None
+        self._index = Index(home / "index" if home is not None and usable else None, folder.writable)
+        self._secret = key if key is not None else secret.ephemeral()
+        self._entries = Entries(self._index, self._secret)
+        self._artifacts: Artifacts | None = None
+        self._artifact_home = home / "artifacts" if home is not None and usable and folder.writable else None
+        self.epochs = Epochs(self._index, self._version)
+
+    def lookup(
+        self, key: CacheKey, sizes: tuple[int, ...], current: Current | None = None, terms: Terms | None = None
+    ) -> Found | None:
+        """What is known of `key` for `sizes`; None where nothing is. Never raises, never returns what is not authentic.
+
+        `current(language)` is the provenance an entry would get now: a winner made with other software is STALE. `terms`
+        are those of a search that could be started now: a "no winner" found under lesser terms is NOT_SEARCHED.
+        """
+        mine = self._entries.lookup(key, sizes, current, terms)
+        if mine is not None and mine.state is State.WINNER:
+            return mine
+        theirs = self.shipped.lookup(key, sizes, current)
+        found = [item for item in (mine, theirs) if item is not None]
+        return min(found, key=lambda item: _BETTER[item.state]) if found else None
+
+    def put_winner(self, winner: Winner) -> bool:
+        """Keeps `winner`; True when it is on disk, False when it lasts for this process alone (which was logged)."""
+        return self._entries.put(winner)
+
+    def put_standing(self, standing: Standing) -> bool:
+        """Keeps a NO_WINNER or NOT_SEARCHED answer, as `put_winner`. Raises: ValueError for another state."""
+        if standing.state not in (State.NO_WINNER, State.NOT_SEARCHED):
+            raise ValueError(f"a standing is no_winner or not_searched, found {standing.state.value}")
+        return self._entries.put(standing)
+
+    def state_text(self, found: Found | None) -> str:
+        """The state of a task for `epochs`: it identifies the answer, so that a replaced winner changes it."""
+        return state_text(found)
+
+    def explain_miss(self, key: CacheKey, sizes: tuple[int, ...]) -> Miss:
+        """How the nearest stored winner differs from what was asked."""
+        return explain(key, sizes, [*self._entries.keys(), *self.shipped.keys()])
+
+    def artifact(self, candidate: Candidate, context: str, build: Build) -> Path:
+        """The built `candidate`, checked against its recorded digest, built by `build` where it is missing or changed.
+
+        `context` names all that its machine code depends on beside its source: toolchain, torch, device.
+        Raises: StoreError where nothing can be written; what `build` raises.
+        """
+        return self.artifacts().get(candidate, context, build)
+
+    def artifacts(self) -> Artifacts:
+        """The folder of built candidates; a private temporary one where the cache cannot be written. Raises: StoreError."""
+        if self._artifacts is None:
+            if self._artifact_home is None:
+                try:
+                    self._scratch = tempfile.TemporaryDirectory(prefix="kforge-", ignore_cleanup_errors=True)
+                except OSError as error:
+                    raise StoreError(
+                        f"kernels cannot be built: no folder can be written ({error}); set KFORGE_CACHE_DIR"
+                    ) from error
+                self._artifact_home = Path(self._scratch.name)
+            self._artifacts = Artifacts(self._artifact_home, self._secret)
+        return self._artifacts
+
+    def entries(self) -> Iterator[tuple[str, Entry]]:
+        """Every entry with its layer, "user" or "shipped", each checked anew."""
+        for entry in self._entries.all():
+            yield "user", entry
+        for entry in self.shipped.all():
+            yield "shipped", entry
+
+    def evict(self, prefix: str) -> int:
+        """Removes the user's entries whose digest begins with `prefix`; how many those were."""
+        return self._entries.evict(lambda name, key, domain: name.startswith(prefix))
+
+    def evict_key(self, key: CacheKey, sizes: tuple[int, ...] | None = None) -> int:
+        """Removes the user's entries of `key`, with `sizes` only those that hold them; how many those were."""
+        return self._entries.evict(lambda name, other, domain: other == key and (sizes is None or domain.holds(sizes)))
+
+    def clear(self) -> tuple[int, int]:
+        """Empties the user's cache: entries, epochs, built kernels. Returns the numbers of entries and of built kernels."""
+        return self._entries.clear(), self.artifacts().clear()
+
+    def health(self) -> str | None:
+        """What is wrong with the user's cache in one sentence, None when nothing is."""
+        return self.folder.problem or self._index.health()
+
+    def _version(self) -> str:
+        return f"{self._entries.version()} {self.shipped.version}"
+
+
+def state_text(found: Found | None) -> str:
+    """See `Store.state_text`."""
+    if found is None or found.state is State.NOT_SEARCHED:
+        return "not_searched"
+    record = found.winner if found.winner is not None else found.standing
+    return f"{found.state.value}:{digest(record)[:24]}"
+
+
+def _key(home: Path | None, writable: bool) -> secret.Secret | None:
+    """The key of the cache in `home`; None where the cache cannot be used."""
+    if home is None:
+        return None
+    try:
+        if not writable:
+            return secret.load(home)
+        make_private(home)
+        return secret.load_or_make(home)
+    except OSError as error:
+        say_once(f"the cache in {home} cannot be used ({error.strerror or error}); winners last for this process alone")
+        return None
