@@ -14,7 +14,7 @@ from torch import fx
 from kforge_dynamo import inductor_entry, ledger
 from kforge_dynamo.errors import KforgeError
 from kforge_dynamo.graph_pass import GraphWork, prepare
-from kforge_dynamo.settings import Settings, disabled
+from kforge_dynamo.settings import Settings, configure_logging
 
 Compiled = Callable[..., Any]
 
@@ -34,7 +34,8 @@ def kforge(
     settings, inductor_options = Settings.parse(options)
     patches = inductor_entry.mode_patches(mode) | inductor_options
     spare = inductor_entry.copy_graph(gm)
-    if disabled():
+    configure_logging(settings)
+    if settings.disabled:
         return _without_kforge(gm, spare, example_inputs, patches)
     try:
         work: GraphWork | None = prepare(gm, example_inputs, settings, mode, patches)

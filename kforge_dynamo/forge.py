@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from kforge_dynamo.agents.generator import Generator
 from kforge_dynamo.agents.search import Clock, Problem, SearchResult, search
 from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.codec import to_text
+from kforge_dynamo.semantics.cost import gemm_flops, moved_bytes
 from kforge_dynamo.records.outcome import CacheKey, Provenance, Standing, State, Terms, Timings, Trial, Verdict, Winner
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Domain, Task
@@ -94,6 +96,19 @@ def shortfall(timings: Sequence[Timings], context: Context, target: Target) -> s
     return f"the fastest right kernel took {found_us:.1f} us against {limit_us:.1f} us of {name} (noise {noise_us:.1f} us)"
 
 
+def floor_us(task: Task, sizes: tuple[int, ...], target: Target) -> float | None:
+    """The roofline's time: the larger of operations over the peak of their dtype and bytes over the memory's; None when
+    neither peak is known. For fp32 the fastest unit that any allowed scheme could use counts, so it is a true floor."""
+    times = []
+    peaks = [peak.value for peak in target.peaks if peak.name.endswith("flops_per_s")]
+    if peaks:
+        times.append(gemm_flops(task, sizes) / max(peaks) * 1e6)
+    bandwidth = target.peak("memory_bytes_per_s")
+    if bandwidth:
+        times.append(moved_bytes(task, sizes) / bandwidth * 1e6)
+    return max(times, default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
     """What a search needs beside the miss."""
@@ -102,13 +117,12 @@ class Bench:
     numerics: Numerics
     generator: Generator
     evaluate: Evaluate
-    provenance: Provenance
-    floor_us: Callable[[Task, tuple[int, ...], Target], float | None]
+    provenance: Callable[[str], Provenance]
 
 
 def settle(miss: Miss, bench: Bench, budget_s: float, seeds: Sequence[Candidate] = ()) -> tuple[Answer, SearchResult]:
     """Searches a winner of `miss` for at most `budget_s`; `seeds` are tried first. Returns what should be stored."""
-    problem = Problem(miss.task, miss.sizes, bench.target, bench.numerics, bench.floor_us(miss.task, miss.sizes, bench.target))
+    problem = Problem(miss.task, miss.sizes, bench.target, bench.numerics, floor_us(miss.task, miss.sizes, bench.target))
 
     def evaluate(candidate: Candidate, stage: str, seconds: float) -> Trial:
         return bench.evaluate(miss, candidate, stage, seconds)
@@ -123,12 +137,13 @@ def _answer(miss: Miss, bench: Bench, result: SearchResult, budget_s: float) -> 
     if best is not None:
         reason = shortfall(best.timings, Context(False, 0, miss.regime), bench.target)
         if reason is None:
-            return Winner(miss.key, to_text(miss.task), miss.domain, best, bench.provenance)
+            return Winner(miss.key, to_text(miss.task), miss.domain, best, bench.provenance(best.candidate.language))
     elif result.untestable is not None:
         reason = f"not testable: {result.untestable}"
     else:
         reason = _nothing_right(result.trials)
-    terms = Terms(bench.generator.version, bench.generator.languages(bench.target), budget_s, len(result.trials))
+    spent_s = math.inf if result.exhausted or result.untestable is not None else budget_s
+    terms = Terms(bench.generator.version, bench.generator.languages(bench.target), spent_s, len(result.trials))
     speedup = best.timings[0].speedup if best is not None and best.timings else None
     finished = best is not None or result.exhausted or result.untestable is not None
     state = State.NO_WINNER if finished else State.NOT_SEARCHED

@@ -8,16 +8,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch._dynamo.utils import counters  # read in torch 2.11 to 2.14: a defaultdict of Counter
 
 COUNTERS = ("regions", "hits", "misses", "winners", "spliced", "calls", "fallback_calls", "rejected", "fallbacks")
 
+Listener = Callable[[str, str, str, str], None]
+
 _log = logging.getLogger("kforge")
 _lock = threading.Lock()
 _said: set[str] = set()
 _reports: list[RegionReport] = []
+_listeners: list[Listener] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,17 @@ def reset() -> None:
         counters["kforge"].clear()
         _reports.clear()
         _said.clear()
+
+
+def tell(event: str, title: str, detail: object, more: str = "") -> None:
+    """Passes an event of a search ("search", "settled") to whoever listens: a progress display."""
+    for listener in tuple(_listeners):
+        listener(event, title, str(detail), more)
+
+
+def listen(listener: Listener) -> None:
+    """Calls `listener` for each event from now on."""
+    _listeners.append(listener)
 
 
 def say_once(message: str, level: int = logging.WARNING) -> None:

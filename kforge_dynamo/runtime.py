@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters  # read in torch 2.11 to 2.14: the coun
 from kforge_dynamo import ledger
 from kforge_dynamo.languages.base import Launcher
 from kforge_dynamo.records.codec import from_text
-from kforge_dynamo.records.outcome import Winner
+from kforge_dynamo.records.outcome import CacheKey, Winner
 from kforge_dynamo.records.site import Site
 from kforge_dynamo.records.task import InputSpec
 from kforge_dynamo.reference import Reference
@@ -48,6 +48,16 @@ def load(text: str) -> Runner:
     return runner
 
 
+def renew(key: CacheKey) -> None:
+    """A search for `key` has ended with a winner: runners that wait for it change over between two calls."""
+    with _lock:
+        waiting = [runner for runner in _runners.values() if runner.site.key == key and runner.launcher is None]
+    for runner in waiting:
+        runner.renew(_resolve[0])
+        if runner.launcher is not None:
+            ledger.count("spliced")
+
+
 def forget() -> None:
     """Drops all runners, so that the next load resolves again. Graphs that already hold one keep it."""
     with _lock:
@@ -66,19 +76,25 @@ class Runner:
         self.winner: Winner | None = None
         self.reference = Reference(site.task)
         self._inputs = len(site.task.inputs)
+        self._sizes = site.sizes if site.fixed else None
         self._aligned = not site.device.startswith("cpu")
+        if site.winner:
+            self.renew(resolve)
+
+    def renew(self, resolve: Resolve) -> None:
+        """Looks for the winner again. Readers see the old launcher or the new one, each of them right."""
         try:
-            self.winner, self.launcher = resolve(site)
+            self.winner, self.launcher = resolve(self.site)
         except Exception as error:  # whatever is wrong with a stored kernel, the region must still be computed
             ledger.say_once(f"a region runs by its reference because its winner could not be loaded: {error}")
 
     def __call__(self, *args: Any, out: torch.Tensor | None = None, outs: Sequence[torch.Tensor] = ()) -> None:
         """Fills the outputs, on the current stream."""
         inputs = args[: self._inputs]
-        sizes = self.site.sizes or args[self._inputs :]
+        sizes = self._sizes or args[self._inputs :]
         outputs = outs if out is None else (out,)
         launcher = self.launcher
-        if launcher is None or (self.site.sizes is None and not self._holds(sizes)) or not self._fits(inputs):
+        if launcher is None or (self._sizes is None and not self._holds(sizes)) or not self._fits(inputs):
             self._fall_back(inputs, outputs, sizes)
             return
         counters["kforge"]["calls"] += 1

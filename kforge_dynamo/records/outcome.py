@@ -157,7 +157,9 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Under what a search found nothing: more budget, a newer generator or another language searches again."""
+    """Under what a search found nothing: more budget, a newer generator or another language searches again.
+
+    `budget_s` is infinite where the search ended because there was nothing left to try."""
 
     generator: str
     languages: tuple[str, ...]

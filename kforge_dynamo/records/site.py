@@ -16,14 +16,15 @@ from kforge_dynamo.records.task import Task
 class Site:
     """`raw_dims` as `languages.base.RawDims`; `output_ranks` of the tensors the graph expects.
 
-    `sizes` holds the task's axes where all are known at compile time, else None and the call passes them.
-    `winner` is the digest of the candidate this graph was compiled for.
+    `sizes` are those of the task's axes when the graph was compiled; where they are not `fixed`, a call passes its own.
+    `winner` is the digest of the candidate this graph was compiled for, empty where a search was still under way.
     """
 
     key: CacheKey
     task: Task
     raw_dims: tuple[tuple[int | None, ...], ...]
     output_ranks: tuple[int, ...]
-    sizes: tuple[int, ...] | None
+    sizes: tuple[int, ...]
+    fixed: bool
     device: str
     winner: str

@@ -75,7 +75,7 @@ class SpliceRelu(CustomGraphPass):
 
         def call(text, inputs, sizes, outputs):
             runner = runtime.load(text)
-            runner.checked(inputs, outputs, runner.site.sizes or sizes)
+            runner.checked(inputs, outputs, runner.site.sizes if runner.site.fixed else sizes)
 
         op = inductor.register(call, describe)
         task = relu_task(self.two_outputs)
@@ -84,7 +84,7 @@ class SpliceRelu(CustomGraphPass):
             rows = mm.meta["val"].shape[0]
             fixed = isinstance(rows, int)
             key = CacheKey("t", "cpu", "n", 1)
-            site = Site(key, task, ((0, 1), (None, 0, 1)), (2,) * len(task.outputs), (rows,) if fixed else None, "cpu", "")
+            site = Site(key, task, ((0, 1), (None, 0, 1)), (2,) * len(task.outputs), (rows,) if fixed else (5,), fixed, "cpu", "w")
             outputs = [mm, relu] if self.two_outputs else [relu]
             splice(graph, op, to_text(site), [mm, relu], list(mm.args), () if fixed else (rows,), outputs)
         inductor.sort(graph)
@@ -148,7 +148,7 @@ def test_splice_under_another_layout_gets_the_strides_it_was_made_for():
 def test_op_called_outside_inductor_computes_the_site_with_checked_strides():
     SpliceRelu(True)(torch.fx.Graph())
     key = CacheKey("t", "cpu", "n", 1)
-    site = to_text(Site(key, relu_task(True), ((0, 1), (None, 0, 1)), (2, 2), (5,), "cpu", ""))
+    site = to_text(Site(key, relu_task(True), ((0, 1), (None, 0, 1)), (2, 2), (5,), True, "cpu", "w"))
     x, w = torch.randn(5, 16), torch.randn(12, 16).t()
     product, found = torch.ops.kforge.run(site, [x, w], [], [5, 12, 5, 12])
     torch.testing.assert_close(found, torch.relu(x @ w))

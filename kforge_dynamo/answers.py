@@ -1,0 +1,319 @@
+"""What is known of a region: look it up, search it where that is allowed, remember it. Composes store, forge and worker.
+
+One `Desk` serves one compile; the worker, the purse and the store are shared by the process.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kforge_dynamo import ledger, runtime
+from kforge_dynamo.codegen.builtin import BuiltinGenerator
+from kforge_dynamo.errors import StoreError
+from kforge_dynamo.evaluation import Evaluator
+from kforge_dynamo.forge import PURSE, Answer, Bench, Miss, settle
+from kforge_dynamo.languages.table import LANGUAGES
+from kforge_dynamo.languages.base import Launcher
+from kforge_dynamo.records.codec import digest, from_plain, plain, to_text
+from kforge_dynamo.records.outcome import CacheKey, Provenance, Standing, State, Terms, Winner
+from kforge_dynamo.records.site import Site
+from kforge_dynamo.records.target import Numerics, Target
+from kforge_dynamo.records.task import Domain, Task
+from kforge_dynamo.settings import Settings
+from kforge_dynamo.store import SCHEMA, Found, Store, open_store
+from kforge_dynamo.targets import detect, kforge_version, numerics, provenance, unknown_reason
+
+_log = logging.getLogger("kforge")
+_LEAST_S = 1.0  # less time than this cannot judge a single candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """A question to the store: a task at sizes on a device under numerics. `name` identifies it in graph epochs."""
+
+    name: str
+    key: CacheKey
+    task: Task
+    sizes: tuple[int, ...]
+    domain: Domain
+    target: Target
+    numerics: Numerics
+    title: str
+    regime: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to an inquiry. `pending` says that a background search for it has been started."""
+
+    answer: Answer
+    pending: bool = False
+
+
+class Desk:
+    """Answers the inquiries of one compile."""
+
+    def __init__(self, settings: Settings, store: Store, mode: str, patches: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self._store = store
+        self._mode = mode
+        self._inductor = json.dumps(
+            {name: value for name, value in patches.items() if isinstance(value, bool | int | float | str)}
+        )
+        self._generator = BuiltinGenerator(settings.languages) if settings.languages else BuiltinGenerator()
+
+    @classmethod
+    def open(cls, settings: Settings, mode: str, patches: Mapping[str, Any]) -> Desk:
+        """A desk over the process's store for these settings."""
+        store = _STORES[settings.cache_dir] = open_store(settings.cache_dir)
+        return cls(settings, store, mode, patches)
+
+    def inquiry(
+        self, task: Task, sizes: tuple[int, ...], domain: Domain, device: torch.device, title: str, regime: str
+    ) -> Inquiry | str:
+        """The question for a region, or a sentence that says why none can be asked on this device."""
+        target = detect(device)
+        if target is None:
+            return unknown_reason(device) or f"kforge does not know the device {device}"
+        rules = numerics(self._settings.precision, target)
+        key = CacheKey(digest(task), target.name, digest(rules), SCHEMA)
+        name = json.dumps([plain(key), list(sizes)], separators=(",", ":"))
+        return Inquiry(name, key, task, sizes, domain, target, rules, title, regime)
+
+    def answer(self, inquiries: Iterable[Inquiry]) -> dict[str, Reply]:
+        """The answers by name; equal inquiries are asked once. Searches the misses where the settings allow it."""
+        replies: dict[str, Reply] = {}
+        misses: dict[str, tuple[Inquiry, Found | None]] = {}
+        for item in inquiries:
+            if item.name in replies or item.name in misses:
+                continue
+            found = self._lookup(item)
+            if found is not None and found.state in (State.WINNER, State.NO_WINNER):
+                ledger.count("hits")
+                replies[item.name] = Reply(_of(found))
+                continue
+            ledger.count("misses")
+            refused = self._generator.rejects(item.task, item.target) or self._missing(item.target)
+            if refused is not None:
+                replies[item.name] = Reply(Standing(item.key, item.domain, State.NO_WINNER, refused, None, None))
+            else:
+                misses[item.name] = (item, found)
+        return replies | self._settle(misses)
+
+    def state(self, name: str) -> str:
+        """What the store answers now to the inquiry of this name, as text for graph epochs."""
+        key_data, sizes = json.loads(name)
+        key: CacheKey = from_plain(CacheKey, key_data)
+        found = self._store.lookup(key, tuple(sizes), functools.partial(_provenance, key.device), self._terms_of(key.device))
+        return "not_searched" if found is None else state_text(_of(found))
+
+    def begin(self, graph: str) -> str:
+        """The epoch of the graph with this digest."""
+        return self._store.epochs.begin(graph, self.state, self._settings.searching)
+
+    def record(self, graph: str, epoch: str, states: Mapping[str, str]) -> None:
+        """Keeps the states under which a pass of the graph was compiled."""
+        self._store.epochs.record(graph, epoch, states)
+
+    def _missing(self, target: Target) -> str | None:
+        """Why no language can be built for `target` here."""
+        reasons = [LANGUAGES[name].missing(target) for name in self._generator.languages(target)]
+        return None if None in reasons else next(iter(reasons), f"no language writes for {target.name}")
+
+    def _terms(self, target: Target) -> Terms:
+        return Terms(self._generator.version, self._generator.languages(target), self._settings.region_budget_s, 0)
+
+    def _terms_of(self, device: str) -> Terms | None:
+        target = _TARGETS.get(device)
+        return self._terms(target) if target is not None and self._settings.searching else None
+
+    def _lookup(self, item: Inquiry) -> Found | None:
+        _TARGETS[item.target.name] = item.target
+        terms = self._terms(item.target) if self._settings.searching else None
+        return self._store.lookup(item.key, item.sizes, functools.partial(_provenance, item.key.device), terms)
+
+    def _settle(self, misses: Mapping[str, tuple[Inquiry, Found | None]]) -> dict[str, Reply]:
+        """Searches in the order of estimated gain, until the process's budget is spent."""
+        if not misses:
+            return {}
+        ranked = sorted(misses.values(), key=lambda pair: -self._generator.gain_us(pair[0].task, pair[0].sizes, pair[0].target))
+        if not self._settings.searching:
+            return {item.name: Reply(self._not_searched(item, found, "this process does not search")) for item, found in ranked}
+        if self._settings.on_miss == "background":
+            return self._in_background(ranked)
+        _announce(len(ranked), min(PURSE.left_s(self._settings.budget_s), len(ranked) * self._settings.region_budget_s))
+        return {item.name: Reply(self._search(item, found)) for item, found in ranked}
+
+    def _in_background(self, ranked: Sequence[tuple[Inquiry, Found | None]]) -> dict[str, Reply]:
+        """Answers "not searched" at once, and searches in a thread that waits for the worker."""
+        worth = [pair for pair in ranked if pair[0].regime == "wall"]
+
+        def work() -> None:
+            for item, found in worth:
+                answer = self._search(item, found)
+                ledger.update_reports(item.key.task, answer_state(answer), answer_reason(answer))
+                if isinstance(answer, Winner):
+                    runtime.renew(item.key)
+            rest()
+
+        if worth:
+            threading.Thread(target=work, name="kforge-search", daemon=True).start()
+        waiting = {item.name for item, _ in worth}
+        return {
+            item.name: Reply(self._not_searched(item, found, "a search in the background has been started"), item.name in waiting)
+            for item, found in ranked
+        }
+
+    def _search(self, item: Inquiry, found: Found | None) -> Answer:
+        budget_s = min(self._settings.region_budget_s, PURSE.left_s(self._settings.budget_s))
+        if budget_s < _LEAST_S:
+            return self._not_searched(item, found, "the search budget of this process is spent")
+        ledger.tell("search", item.title, budget_s)
+        started = time.monotonic()
+        evaluator = evaluator_for(item.target)
+        bench = Bench(
+            target=item.target,
+            numerics=item.numerics,
+            generator=self._generator,
+            evaluate=evaluator.bound(self._mode, self._inductor, self._store.artifacts_root, item.numerics),
+            provenance=lambda language: provenance(language, LANGUAGES[language].toolchain(), item.target),
+        )
+        miss = Miss(item.key, item.task, item.sizes, item.domain, item.title, item.regime)
+        seeds = (found.winner.trial.candidate,) if found is not None and found.winner is not None else ()
+        answer, _ = settle(miss, bench, budget_s, seeds)
+        PURSE.spend(time.monotonic() - started)
+        if isinstance(answer, Winner):
+            self._store.put_winner(answer)
+        else:
+            self._store.put_standing(answer)
+        ledger.tell("settled", item.title, answer_state(answer), answer_reason(answer))
+        return answer
+
+    def _not_searched(self, item: Inquiry, found: Found | None, why: str) -> Standing:
+        reason = (
+            f"{why}; stored is a winner that is stale ({found.reason})" if found is not None and found.winner is not None else why
+        )
+        standing = Standing(item.key, item.domain, State.NOT_SEARCHED, reason, None, None)
+        if found is None:
+            self._store.put_standing(standing)
+        return standing
+
+
+_STORES: dict[str | None, Store] = {}
+_TARGETS: dict[str, Target] = {}
+_EVALUATORS: dict[str, Evaluator] = {}
+_lock = threading.Lock()
+
+
+def evaluator_for(target: Target) -> Evaluator:
+    """The evaluator of a target, one a process."""
+    with _lock:
+        if target.name not in _EVALUATORS:
+            _EVALUATORS[target.name] = Evaluator(target)
+        return _EVALUATORS[target.name]
+
+
+def rest() -> None:
+    """Ends the workers; the next search starts new ones."""
+    with _lock:
+        for evaluator in _EVALUATORS.values():
+            evaluator.close()
+
+
+def resolve(site: Site) -> tuple[Winner, Launcher]:
+    """Finds, builds where its binary is gone, and loads the winner of a site. Raises: StoreError with the reason."""
+    store, winner = _stored(site)
+    candidate = winner.trial.candidate
+    language = LANGUAGES[candidate.language]
+    target = detect(torch.device(site.device))
+    if target is None or target.name != site.key.device:
+        raise StoreError(f"the winner was made for {site.key.device}, this is {target.name if target else site.device}")
+
+    def build(folder: Path) -> Path:
+        return language.build(candidate, site.task, target, folder)
+
+    return winner, language.load(store.artifact(candidate, build), candidate, site.task, site.raw_dims)
+
+
+def _stored(site: Site) -> tuple[Store, Winner]:
+    """The winner of a site from the stores that this process has opened, the default one last."""
+    for store in [*reversed(_STORES.values()), open_store(None)]:
+        found = store.lookup(site.key, site.sizes, None, None)
+        if found is not None and found.winner is not None:
+            return store, found.winner
+    raise StoreError(f"the cache has no winner for task {site.key.task[:12]} on {site.key.device}")
+
+
+def answer_state(answer: Answer) -> str:
+    """The state of an answer as a word."""
+    return "winner" if isinstance(answer, Winner) else answer.state.value
+
+
+def answer_reason(answer: Answer) -> str:
+    """Why there is no winner; for a winner, its speed-up over Inductor's region."""
+    return f"{answer.trial.timings[0].speedup:.2f}x" if isinstance(answer, Winner) else answer.reason
+
+
+def state_text(answer: Answer) -> str:
+    """An answer as the text that graph epochs compare."""
+    if isinstance(answer, Winner):
+        return f"winner:{digest(answer.trial.candidate)}"
+    if answer.state is State.NO_WINNER:
+        return f"no_winner:{digest(answer.terms)}" if answer.terms is not None else "no_winner"
+    return answer.state.value
+
+
+def numerics_text(precision: str) -> str:
+    """A digest of every flag that changes results here: it goes into the key of Inductor's caches."""
+    devices = [torch.device("cpu")] + [torch.device("cuda")] * torch.cuda.is_available()
+    known = [target for target in map(detect, devices) if target is not None]
+    rules = [digest(numerics(precision, target)) for target in known]
+    return hashlib.sha256(" ".join([target.name for target in known] + rules).encode()).hexdigest()[:16]
+
+
+def _of(found: Found) -> Answer:
+    """The winner or standing that was found; a stale winner counts as not searched."""
+    if found.state is State.WINNER and found.winner is not None:
+        return found.winner
+    if found.standing is not None:
+        return replace(found.standing, state=found.state, reason=found.reason)
+    assert found.winner is not None
+    return Standing(found.winner.key, found.winner.domain, State.STALE, found.reason, None, found.winner.trial.timings[0].speedup)
+
+
+def _provenance(device: str, language: str) -> Provenance | None:
+    target = _TARGETS.get(device)
+    if target is None or LANGUAGES[language].missing(target) is not None:
+        return None
+    return provenance(language, LANGUAGES[language].toolchain(), target)
+
+
+def _announce(regions: int, limit_s: float) -> None:
+    _log.info(
+        "searching kernels for %d region%s, for at most %.0f s (once; winners are kept on disk). "
+        "KFORGE_ON_MISS=fallback or options={'on_miss': 'fallback'} turns this off",
+        regions,
+        "s" if regions > 1 else "",
+        limit_s,
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def version() -> str:
+    """kforge's version and a digest of its sources: a change of either makes Inductor compile again."""
+    root = Path(__file__).parent
+    found = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        found.update(path.read_bytes())
+    return f"{kforge_version()}-{found.hexdigest()[:16]}"

@@ -1,0 +1,57 @@
+"""The worker as the search sees it: a miss, a candidate, a stage, so many seconds; back comes a trial."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from kforge_dynamo.forge import Evaluate, Miss
+from kforge_dynamo.records.candidate import Candidate
+from kforge_dynamo.records.outcome import Trial
+from kforge_dynamo.records.request import Request
+from kforge_dynamo.records.target import Numerics, Target
+from kforge_dynamo.sandbox.worker import Worker
+
+_GRACE_S = 5.0  # the worker keeps its own deadline; past this it is taken to hang
+
+
+class Evaluator:
+    """One worker for one target, started when the first candidate comes. Calls from several threads take turns."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._lock = threading.Lock()
+        self._worker: Worker | None = None
+
+    def bound(self, mode: str, inductor: str, artifacts: Path, numerics: Numerics) -> Evaluate:
+        """`evaluate` for one compile: the baseline is compiled under `mode` and the options in the JSON text `inductor`."""
+
+        def evaluate(miss: Miss, candidate: Candidate, stage: str, seconds: float) -> Trial:
+            request = Request(
+                task=miss.task,
+                sizes=miss.sizes,
+                domain=miss.domain,
+                candidate=candidate,
+                target=self._target,
+                numerics=numerics,
+                mode=mode,
+                inductor=inductor,
+                stage=stage,
+                artifact_folder=str(artifacts),
+                time=True,
+                deadline_s=seconds,
+                memory_bytes=None,
+            )
+            with self._lock:
+                if self._worker is None:
+                    self._worker = Worker(self._target)
+                return self._worker.evaluate(request, seconds + _GRACE_S)
+
+        return evaluate
+
+    def close(self) -> None:
+        """Ends the worker; the next evaluation starts another."""
+        with self._lock:
+            if self._worker is not None:
+                self._worker.close()
+                self._worker = None

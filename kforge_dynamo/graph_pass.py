@@ -1,0 +1,229 @@
+"""Steps 2 to 8 of a graph's way, inside Inductor's post-grad pass: partition, look up, search, splice, record.
+
+`prepare` runs before Inductor and fixes the graph's epoch; `GraphWork.run` is called once for each forward and backward
+graph that Inductor's caches do not know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import fx
+
+from kforge_dynamo import answers, inductor_entry, ledger, runtime
+from kforge_dynamo.answers import Desk
+from kforge_dynamo.errors import MissError
+from kforge_dynamo.forge import Context, shortfall
+from kforge_dynamo.lowering import inductor
+from kforge_dynamo.lowering.partition import Partition, Region, partition
+from kforge_dynamo.lowering.repair import repair
+from kforge_dynamo.lowering.splice import splice
+from kforge_dynamo.records.codec import digest, from_text, to_text
+from kforge_dynamo.records.outcome import Winner
+from kforge_dynamo.records.site import Site
+from kforge_dynamo.records.task import Domain, point
+from kforge_dynamo.settings import Settings
+
+_log = logging.getLogger("kforge")
+
+_WIDTH = 4  # a symbolic size is verified from a fourth to four times the size that was met first
+
+
+@dataclass(slots=True)
+class GraphWork:
+    """Our pass for one Dynamo graph: its forward and, when there is one, its backward graph."""
+
+    settings: Settings
+    desk: Desk
+    graph: str
+    identity: str
+    epoch: str
+    regime: str
+    states: dict[str, str] = field(default_factory=dict)
+
+    def __enter__(self) -> GraphWork:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.settings.on_miss != "background":
+            answers.rest()
+
+    def run(self, graph: fx.Graph) -> None:
+        """Splices the winners of `graph`'s regions. Raises: MissError under `on_miss="error"`; nothing else."""
+        if not inductor.python_wrapper():
+            ledger.say_once("kforge leaves graphs with a C++ or FX wrapper to Inductor (cpp_wrapper, AOTInductor)", logging.INFO)
+            return
+        try:
+            repair(graph)
+            found = partition(graph)
+        except Exception as error:  # a graph we cannot read is Inductor's
+            ledger.say_once(f"kforge could not read a graph and left it to Inductor: {type(error).__name__}: {error}")
+            return
+        ledger.count("regions", len(found.regions))
+        ledger.count("rejected", len(found.rejections))
+        for rejection in found.rejections:
+            _log.debug("%s (%s) left to Inductor: %s", rejection.node, rejection.op, rejection.sentence)
+        self._regions(graph, found)
+        inductor.sort(graph)
+        self.desk.record(self.graph, self.epoch, self.states)
+
+    def _regions(self, graph: fx.Graph, found: Partition) -> None:
+        inquiries = [self._inquiry(region) for region in found.regions]
+        replies = self.desk.answer([item for item in inquiries if not isinstance(item, str)])
+        for region, inquiry in zip(found.regions, inquiries, strict=True):
+            if isinstance(inquiry, str):
+                self._report(region, None, "rejected", inquiry)
+                continue
+            reply = replies[inquiry.name]
+            self.states[inquiry.name] = answers.state_text(reply.answer)
+            try:
+                self._place(graph, region, inquiry, reply)
+            except MissError:
+                raise
+            except Exception as error:  # one region less is a slower graph, not a wrong one
+                ledger.say_once(f"kforge could not splice a region: {type(error).__name__}: {error}")
+                self._report(region, inquiry, "rejected", f"internal: {type(error).__name__}")
+
+    def _inquiry(self, region: Region) -> answers.Inquiry | str:
+        """The question for a region, or why there is none."""
+        known = tuple(size for size in map(_hint, region.sizes) if size is not None)
+        if len(known) < len(region.sizes):
+            return "its sizes depend on data and are not known when the graph is compiled"
+        domain = _domain(region, known)
+        device = region.device
+        return self.desk.inquiry(region.task, known, domain, device, region.title, self.regime)
+
+    def _place(self, graph: fx.Graph, region: Region, inquiry: answers.Inquiry, reply: answers.Reply) -> None:
+        answer = reply.answer
+        if isinstance(answer, Winner):
+            context = Context(region.fused_consumer, region.removed_bytes, self.regime)
+            reason = shortfall(answer.trial.timings, context, inquiry.target)
+            if reason is not None:
+                self._report(region, inquiry, "no_winner", reason, answer)
+                return
+            self._splice(graph, region, inquiry, digest(answer.trial.candidate))
+            ledger.count("winners")
+            self._report(region, inquiry, "winner", "spliced", answer)
+        elif self.settings.on_miss == "error":
+            raise MissError(
+                f"region {region.title!r} has no winner for sizes {inquiry.sizes} ({answer.reason}); "
+                "run `kforge warm` for this model, or drop on_miss='error'"
+            )
+        elif reply.pending:
+            self._splice(graph, region, inquiry, "")
+            self._report(region, inquiry, "pending", answer.reason)
+        else:
+            self._report(region, inquiry, answer.state.value, answer.reason)
+
+    def _splice(self, graph: fx.Graph, region: Region, inquiry: answers.Inquiry, winner: str) -> None:
+        fixed = all(isinstance(size, int) for size in region.sizes)
+        site = Site(
+            key=inquiry.key,
+            task=region.task,
+            raw_dims=region.raw_dims,
+            output_ranks=tuple(len(output.meta["val"].shape) for output in region.outputs),
+            sizes=inquiry.sizes,
+            fixed=fixed,
+            device=str(region.device.type),
+            winner=winner,
+        )
+        splice(
+            graph, inductor.operator(), to_text(site), region.nodes, region.inputs, () if fixed else region.sizes, region.outputs
+        )
+
+    def _report(
+        self, region: Region, inquiry: answers.Inquiry | None, state: str, reason: str, winner: Winner | None = None
+    ) -> None:
+        timing = next((item for item in winner.trial.timings if item.regime == self.regime), None) if winner else None
+        ledger.add_report(
+            ledger.RegionReport(
+                graph=self.graph[:12],
+                title=region.title,
+                task=digest(region.task),
+                sizes=inquiry.sizes if inquiry else None,
+                state=state,
+                reason=reason,
+                speedup=timing.speedup if timing else None,
+                error_ratio=winner.trial.verdict.error_ratio if winner else None,
+                scheme=winner.trial.candidate.scheme if winner else None,
+                candidate_us=timing.candidate.median_us if timing else None,
+                region_us=timing.region.median_us if timing else None,
+            )
+        )
+
+
+def prepare(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], settings: Settings, mode: str | None, patches: Mapping[str, Any]
+) -> GraphWork:
+    """Digests the Dynamo graph and fixes its epoch. Before: nothing compiled; after: the pass to give to Inductor."""
+    regime = "replay" if inductor_entry.captures_graphs(patches) else "wall"
+    desk = Desk.open(settings, mode or "default", patches)
+    rules = answers.numerics_text(settings.precision)
+    graph = _graph_digest(gm, example_inputs, settings, mode, patches, rules)
+    epoch = desk.begin(graph)
+    overlap = inductor_entry.overlap_pattern(example_inputs)
+    identity = "/".join(["kforge", answers.version(), rules, epoch, overlap, regime])
+    return GraphWork(settings, desk, graph, identity, epoch, regime)
+
+
+def _graph_digest(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    settings: Settings,
+    mode: str | None,
+    patches: Mapping[str, Any],
+    rules: str,
+) -> str:
+    parts = [str(gm.graph), torch.__version__, rules, str(mode), str(sorted((k, str(v)) for k, v in patches.items()))]
+    parts += [settings.precision, ",".join(settings.languages), inductor_entry.overlap_pattern(example_inputs)]
+    parts += [_input_text(item) for item in example_inputs]
+    parts += [_input_text(parameter) for _, parameter in sorted(gm.named_parameters())]
+    parts.append(f"grad={torch.is_grad_enabled()}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _input_text(item: Any) -> str:
+    if not isinstance(item, torch.Tensor):
+        return f"{type(item).__name__}"
+    stride = item.stride() if item.layout is torch.strided else None
+    return f"{item.dtype} {tuple(item.shape)} {stride} {item.device} {item.requires_grad}"
+
+
+def _hint(size: int | torch.SymInt) -> int | None:
+    """The size the graph is being compiled for; None where it depends on data. Adds no guard."""
+    if not isinstance(size, torch.SymInt):
+        return size
+    return size.node.hint if size.node.has_hint() else None
+
+
+def _domain(region: Region, sizes: tuple[int, ...]) -> Domain:
+    """The sizes a winner is asked for: those met, and for symbolic ones a range around them."""
+    exact = point(region.task, sizes)
+    return Domain(
+        tuple(
+            item if isinstance(size, int) else type(item)(item.axis, max(1, item.low // _WIDTH), item.high * _WIDTH)
+            for item, size in zip(exact.ranges, region.sizes, strict=True)
+        )
+    )
+
+
+def describe_site(text: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Output dtypes and ranks of a site, for the op's fake implementation."""
+    site = from_text(Site, text)
+    return tuple(site.task.value(number).dtype for number in site.task.outputs), site.output_ranks
+
+
+def call_site(text: str, inputs: Sequence[torch.Tensor], sizes: Sequence[int], outputs: Sequence[torch.Tensor]) -> None:
+    """A site through the dispatcher: where Inductor's wrapper is not Python."""
+    runner = runtime.load(text)
+    runner.checked(inputs, outputs, runner.site.sizes if runner.site.fixed else tuple(sizes))
+
+
+inductor.register(call_site, describe_site)
+runtime.install(answers.resolve)
