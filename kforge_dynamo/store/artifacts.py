@@ -12,6 +12,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ class Artifacts:
     def __init__(self, folder: Path, secret: Secret) -> None:
         self._folder = folder
         self._secret = secret
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def get(self, candidate: Candidate, context: str, build: Build) -> Path:
         """The artifact of `candidate` built in `context` (toolchain, torch, device: whatever its machine code depends on).
@@ -62,6 +64,16 @@ class Artifacts:
             if home.exists():
                 say_once(f"the built kernel in {home} {error}; it is built again")
         return self._make(home, name, context, build)
+
+    def scratch(self) -> Path:
+        """An empty folder that only this process uses and that is removed when it ends. Raises: StoreError."""
+        if self._scratch is None or not Path(self._scratch.name).is_dir():
+            try:
+                make_private(self._folder)
+                self._scratch = tempfile.TemporaryDirectory(prefix=".scratch-", dir=self._folder, ignore_cleanup_errors=True)
+            except OSError as error:
+                raise StoreError(f"kernels cannot be built in {self._folder} ({error.strerror or error})") from error
+        return Path(self._scratch.name)
 
     def all(self) -> Iterator[tuple[Path, str | None]]:
         """Every artifact's folder with what is wrong with it, None when nothing is."""
@@ -83,7 +95,7 @@ class Artifacts:
         homes = self._homes()
         for home in homes:
             _remove(home)
-        self._sweep(0.0)
+        self._sweep(_ABANDONED_S)
         return len(homes)
 
     def _homes(self) -> list[Path]:

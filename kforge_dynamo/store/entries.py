@@ -96,8 +96,8 @@ class Entries:
         held = [(place, line) for place, line in enumerate(head.lines) if line.domain.holds(sizes)]
         others: list[tuple[int, Found]] = []
         for place, line in sorted(held, key=_rank):
-            record = self._record(key, line, sizes)
-            if record is None:
+            record = self._record(key, line)
+            if record is None or not record.domain.holds(sizes):
                 continue
             found = judge(record, "user", current, terms)
             if found.state is State.WINNER:
@@ -105,6 +105,15 @@ class Entries:
             others.append((place, found))
         decided = [item for item in others if item[1].state is not State.NOT_SEARCHED]
         return max(decided or others, key=lambda item: item[0])[1] if others else None
+
+    def by_candidate(self, key: CacheKey, candidate: str) -> Winner | None:
+        """The newest winner of `key` whose candidate has this digest."""
+        head = _parse_head(self._index.get(_head_name(key)))
+        for line in reversed(head.lines if head is not None and head.key == key else ()):
+            record = self._record(key, line) if line.kind == "winner" else None
+            if isinstance(record, Winner) and digest(record.trial.candidate) == candidate:
+                return record
+        return None
 
     def put(self, record: Winner | Standing) -> bool:
         """Stores `record` in place of what it makes superfluous; True when it is on disk, else it lasts for this process."""
@@ -161,7 +170,7 @@ class Entries:
         """A text that is another one after every change of the entries; None where nothing was ever stored."""
         return self._index.get("version")
 
-    def _record(self, key: CacheKey, line: _Line, sizes: tuple[int, ...]) -> Winner | Standing | None:
+    def _record(self, key: CacheKey, line: _Line) -> Winner | Standing | None:
         record = self._memo.get(line.digest)
         if record is None:
             try:
@@ -171,7 +180,7 @@ class Entries:
                 self._index.edit(_drop(_head_name(key), [line.digest], aside=True))
                 return None
             self._remember(line.digest, record)
-        return record if record.key == key and record.domain.holds(sizes) else None
+        return record if record.key == key else None
 
     def _load(self, line: _Line) -> Winner | Standing:
         """Raises: Refused."""

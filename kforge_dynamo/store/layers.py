@@ -6,9 +6,15 @@ for processes see `store.rows`.
 
 from __future__ import annotations
 
+import hashlib
+import platform
+import sys
 import tempfile
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+
+import torch
 
 from kforge_dynamo.errors import StoreError
 from kforge_dynamo.records.candidate import Candidate
@@ -81,6 +87,10 @@ class Store:
         found = [item for item in (mine, theirs) if item is not None]
         return min(found, key=lambda item: _BETTER[item.state]) if found else None
 
+    def winner_of(self, key: CacheKey, candidate: str) -> Winner | None:
+        """The stored winner of `key` whose candidate has the digest `candidate`, whatever its sizes and provenance."""
+        return self._entries.by_candidate(key, candidate) or self.shipped.by_candidate(key, candidate)
+
     def put_winner(self, winner: Winner) -> bool:
         """Keeps `winner`; True when it is on disk, False when it lasts for this process alone (which was logged)."""
         return self._entries.put(winner)
@@ -99,13 +109,19 @@ class Store:
         """How the nearest stored winner differs from what was asked."""
         return explain(key, sizes, [*self._entries.keys(), *self.shipped.keys()])
 
-    def artifact(self, candidate: Candidate, context: str, build: Build) -> Path:
+    def artifact(self, candidate: Candidate, build: Build, context: str = "") -> Path:
         """The built `candidate`, checked against its recorded digest, built by `build` where it is missing or changed.
 
-        `context` names all that its machine code depends on beside its source: toolchain, torch, device.
+        `context` names what its machine code depends on beside its source, this torch and this CPU, which are always part
+        of it: a GPU's name, a compiler that may not be mixed with another.
         Raises: StoreError where nothing can be written; what `build` raises.
         """
-        return self.artifacts().get(candidate, context, build)
+        return self.artifacts().get(candidate, f"{_machine()} {context}", build)
+
+    @property
+    def artifacts_root(self) -> Path:
+        """A folder of this process alone, for what a search builds and throws away. Raises: StoreError."""
+        return self.artifacts().scratch()
 
     def artifacts(self) -> Artifacts:
         """The folder of built candidates; a private temporary one where the cache cannot be written. Raises: StoreError."""
@@ -154,6 +170,18 @@ def state_text(found: Found | None) -> str:
         return "not_searched"
     record = found.winner if found.winner is not None else found.standing
     return f"{found.state.value}:{digest(record)[:24]}"
+
+
+@lru_cache(maxsize=1)
+def _machine() -> str:
+    """What every native kernel here depends on: it is compiled for this CPU and linked with this torch."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        flags = platform.processor()
+    facts = [torch.__version__, str(Path(torch.__file__).parent), sys.platform, platform.machine(), flags]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
 
 
 def _key(home: Path | None, writable: bool) -> secret.Secret | None:

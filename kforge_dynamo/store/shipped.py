@@ -79,16 +79,22 @@ class Shipped:
         stale: Found | None = None
         held = [line for line in self._lines.get(digest(key), ()) if line.domain.holds(sizes)]
         for line in sorted(held, key=lambda item: narrowness(item.domain)):
-            try:
-                winner = self._load(line)
-            except Refused as error:
-                say_once(f"the shipped winner {line.folder} {error}; it is not used")
+            winner = self._try(line)
+            if winner is None:
                 continue
             found = judge(winner, "shipped", current, None)
             if found.state is State.WINNER:
                 return found
             stale = stale or found
         return stale
+
+    def by_candidate(self, key: CacheKey, candidate: str) -> Winner | None:
+        """The winner of `key` whose candidate has this digest."""
+        for line in self._lines.get(digest(key), ()):
+            winner = self._try(line)
+            if winner is not None and digest(winner.trial.candidate) == candidate:
+                return winner
+        return None
 
     def all(self) -> Iterator[Entry]:
         """Every entry, each checked anew."""
@@ -105,6 +111,13 @@ class Shipped:
         """Every key with the domains of its winners."""
         for lines in self._lines.values():
             yield lines[0].key, tuple((State.WINNER, line.domain) for line in lines)
+
+    def _try(self, line: ShippedLine) -> Winner | None:
+        try:
+            return self._load(line)
+        except Refused as error:
+            say_once(f"the shipped winner {line.folder} {error}; it is not used")
+            return None
 
     def _load(self, line: ShippedLine) -> Winner:
         """Raises: Refused."""
