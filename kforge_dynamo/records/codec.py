@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import hashlib
 import json
 import math
@@ -112,12 +113,18 @@ def _from_tuple(kind: Any, data: Any) -> Any:
     return tuple(from_plain(member, item) for member, item in zip(members, data, strict=True))
 
 
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """The types of a record's fields; asked once a type, because asking takes as long as reading a record."""
+    return typing.get_type_hints(kind)
+
+
 def _from_object(kind: Any, data: Any) -> Any:
     names = [field.name for field in dataclasses.fields(kind)]
     if not isinstance(data, dict) or set(data) != set(names):
         found = sorted(data) if isinstance(data, dict) else type(data).__name__
         raise RecordError(f"{kind.__name__}: expected the fields {sorted(names)}, found {found}")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     try:
         return kind(**{name: from_plain(hints[name], data[name]) for name in names})
     except (TypeError, ValueError) as error:

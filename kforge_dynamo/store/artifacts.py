@@ -12,7 +12,6 @@ import hashlib
 import os
 import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from kforge_dynamo.errors import StoreError
 from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.codec import digest
 from kforge_dynamo.store.envelope import Refused, seal, unseal
-from kforge_dynamo.store.folder import make_private
+from kforge_dynamo.store.folder import make_private, short_lived
 from kforge_dynamo.store.notes import say_once
 from kforge_dynamo.store.secret import Secret
 
@@ -49,7 +48,8 @@ class Artifacts:
     def __init__(self, folder: Path, secret: Secret) -> None:
         self._folder = folder
         self._secret = secret
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch: Path | None = None
+        self._process = os.getpid()
 
     def get(self, candidate: Candidate, context: str, build: Build) -> Path:
         """The artifact of `candidate` built in `context` (toolchain, torch, device: whatever its machine code depends on).
@@ -67,13 +67,13 @@ class Artifacts:
 
     def scratch(self) -> Path:
         """An empty folder that only this process uses and that is removed when it ends. Raises: StoreError."""
-        if self._scratch is None or not Path(self._scratch.name).is_dir():
+        if self._scratch is None or not self._scratch.is_dir() or self._process != os.getpid():
             try:
                 make_private(self._folder)
-                self._scratch = tempfile.TemporaryDirectory(prefix=".scratch-", dir=self._folder, ignore_cleanup_errors=True)
+                self._scratch, self._process = short_lived(self._folder, ".scratch-"), os.getpid()
             except OSError as error:
                 raise StoreError(f"kernels cannot be built in {self._folder} ({error.strerror or error})") from error
-        return Path(self._scratch.name)
+        return self._scratch
 
     def all(self) -> Iterator[tuple[Path, str | None]]:
         """Every artifact's folder with what is wrong with it, None when nothing is."""

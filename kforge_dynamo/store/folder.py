@@ -7,7 +7,9 @@ and where even that fails there is none: the store then lives in memory.
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import stat
 import tempfile
 from dataclasses import dataclass
@@ -17,7 +19,6 @@ import platformdirs
 
 _PRIVATE = 0o700
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_kept: list[tempfile.TemporaryDirectory[str]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,14 @@ def make_private(path: Path) -> None:
         folder.mkdir(mode=_PRIVATE, exist_ok=True)
 
 
+def short_lived(base: Path | None, prefix: str) -> Path:
+    """A new folder in `base` (None: the platform's temporary folder) that is removed when this process ends; a fork of it
+    does not remove it. Raises: OSError."""
+    path = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+    atexit.register(_remove_if, os.getpid(), path)
+    return path
+
+
 def refusal(path: Path) -> str | None:
     """Why the existing folder `path` must not be trusted, None when it may."""
     facts = path.stat()
@@ -84,11 +93,15 @@ def _temporary(problem: str) -> Folder:
         path = base / f"kforge-{_uid()}"
         path.mkdir(mode=_PRIVATE, exist_ok=True)
         if path.is_symlink() or refusal(path) is not None or not os.access(path, os.W_OK | os.X_OK):
-            _kept.append(tempfile.TemporaryDirectory(prefix="kforge-", ignore_cleanup_errors=True))
-            path = Path(_kept[-1].name)
+            path = short_lived(base, "kforge-")
     except OSError as error:
         return Folder(None, False, True, f"{problem}; no temporary folder either ({error.strerror or error})")
     return Folder(path, True, True, f"{problem}; {path} is used instead")
+
+
+def _remove_if(process: int, path: Path) -> None:
+    if os.getpid() == process:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _uid() -> int | None:

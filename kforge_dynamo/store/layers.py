@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import platform
 import sys
-import tempfile
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -28,7 +27,7 @@ from kforge_dynamo.store.entries import Current, Entries, Entry, Found
 from kforge_dynamo.store.envelope import SCHEMA
 from kforge_dynamo.store.epochs import Epochs
 from kforge_dynamo.store.explain import Miss, explain
-from kforge_dynamo.store.folder import Folder, find, make_private
+from kforge_dynamo.store.folder import Folder, find, make_private, short_lived
 from kforge_dynamo.store.notes import say_once
 from kforge_dynamo.store.rows import Index
 
@@ -128,12 +127,11 @@ class Store:
         if self._artifacts is None:
             if self._artifact_home is None:
                 try:
-                    self._scratch = tempfile.TemporaryDirectory(prefix="kforge-", ignore_cleanup_errors=True)
+                    self._artifact_home = short_lived(None, "kforge-")
                 except OSError as error:
                     raise StoreError(
                         f"kernels cannot be built: no folder can be written ({error}); set KFORGE_CACHE_DIR"
                     ) from error
-                self._artifact_home = Path(self._scratch.name)
             self._artifacts = Artifacts(self._artifact_home, self._secret)
         return self._artifacts
 
