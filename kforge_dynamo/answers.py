@@ -22,16 +22,16 @@ from kforge_dynamo import ledger, runtime
 from kforge_dynamo.codegen.builtin import BuiltinGenerator
 from kforge_dynamo.errors import StoreError
 from kforge_dynamo.evaluation import Evaluator
-from kforge_dynamo.forge import PURSE, Answer, Bench, Miss, settle
-from kforge_dynamo.languages.table import LANGUAGES
+from kforge_dynamo.forge import PURSE, Bench, Miss, settle
 from kforge_dynamo.languages.base import Launcher
-from kforge_dynamo.records.codec import digest, from_plain, plain, to_text
+from kforge_dynamo.languages.table import LANGUAGES
+from kforge_dynamo.records.codec import digest, from_plain, plain
 from kforge_dynamo.records.outcome import CacheKey, Provenance, Standing, State, Terms, Winner
 from kforge_dynamo.records.site import Site
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Domain, Task
 from kforge_dynamo.settings import Settings
-from kforge_dynamo.store import SCHEMA, Found, Store, open_store
+from kforge_dynamo.store import Found, Store, key_of, open_store, state_text
 from kforge_dynamo.targets import detect, kforge_version, numerics, provenance, unknown_reason
 
 _log = logging.getLogger("kforge")
@@ -55,9 +55,16 @@ class Inquiry:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to an inquiry. `pending` says that a background search for it has been started."""
+    """The answer to an inquiry: a winner, or the state and the reason why there is none.
 
-    answer: Answer
+    `epoch` is the answer as graph epochs record it, None where it can only change with kforge itself. `pending` says that a
+    search for it goes on in the background.
+    """
+
+    winner: Winner | None
+    state: str
+    reason: str
+    epoch: str | None
     pending: bool = False
 
 
@@ -87,7 +94,7 @@ class Desk:
         if target is None:
             return unknown_reason(device) or f"kforge does not know the device {device}"
         rules = numerics(self._settings.precision, target)
-        key = CacheKey(digest(task), target.name, digest(rules), SCHEMA)
+        key = key_of(task, target, rules)
         name = json.dumps([plain(key), list(sizes)], separators=(",", ":"))
         return Inquiry(name, key, task, sizes, domain, target, rules, title, regime)
 
@@ -98,15 +105,18 @@ class Desk:
         for item in inquiries:
             if item.name in replies or item.name in misses:
                 continue
-            found = self._lookup(item)
+            found = self._lookup(item.key, item.sizes, item.target)
             if found is not None and found.state in (State.WINNER, State.NO_WINNER):
                 ledger.count("hits")
-                replies[item.name] = Reply(_of(found))
+                replies[item.name] = _reply(found)
                 continue
             ledger.count("misses")
-            refused = self._generator.rejects(item.task, item.target) or self._missing(item.target)
+            refused = self._generator.rejects(item.task, item.target)
+            missing = self._missing(item.target)
             if refused is not None:
-                replies[item.name] = Reply(Standing(item.key, item.domain, State.NO_WINNER, refused, None, None))
+                replies[item.name] = Reply(None, "rejected", refused, None)
+            elif missing is not None:
+                replies[item.name] = Reply(None, "not_searched", missing, state_text(found))
             else:
                 misses[item.name] = (item, found)
         return replies | self._settle(misses)
@@ -115,8 +125,8 @@ class Desk:
         """What the store answers now to the inquiry of this name, as text for graph epochs."""
         key_data, sizes = json.loads(name)
         key: CacheKey = from_plain(CacheKey, key_data)
-        found = self._store.lookup(key, tuple(sizes), functools.partial(_provenance, key.device), self._terms_of(key.device))
-        return "not_searched" if found is None else state_text(_of(found))
+        target = next((item for item in _present_targets() if item.name == key.device), None)
+        return state_text(self._lookup(key, tuple(sizes), target))
 
     def begin(self, graph: str) -> str:
         """The epoch of the graph with this digest."""
@@ -131,62 +141,64 @@ class Desk:
         reasons = [LANGUAGES[name].missing(target) for name in self._generator.languages(target)]
         return None if None in reasons else next(iter(reasons), f"no language writes for {target.name}")
 
-    def _terms(self, target: Target) -> Terms:
-        return Terms(self._generator.version, self._generator.languages(target), self._settings.region_budget_s, 0)
-
-    def _terms_of(self, device: str) -> Terms | None:
-        target = _TARGETS.get(device)
-        return self._terms(target) if target is not None and self._settings.searching else None
-
-    def _lookup(self, item: Inquiry) -> Found | None:
-        _TARGETS[item.target.name] = item.target
-        terms = self._terms(item.target) if self._settings.searching else None
-        return self._store.lookup(item.key, item.sizes, functools.partial(_provenance, item.key.device), terms)
+    def _lookup(self, key: CacheKey, sizes: tuple[int, ...], target: Target | None) -> Found | None:
+        if target is None:
+            return self._store.lookup(key, sizes)
+        terms = None
+        if self._settings.searching:
+            terms = Terms(self._generator.version, self._generator.languages(target), self._settings.region_budget_s, 0)
+        return self._store.lookup(key, sizes, functools.partial(_provenance, target), terms)
 
     def _settle(self, misses: Mapping[str, tuple[Inquiry, Found | None]]) -> dict[str, Reply]:
         """Searches in the order of estimated gain, until the process's budget is spent."""
         if not misses:
             return {}
-        ranked = sorted(misses.values(), key=lambda pair: -self._generator.gain_us(pair[0].task, pair[0].sizes, pair[0].target))
+        ranked = sorted(misses.values(), key=lambda pair: -self._gain_us(pair[0]))
         if not self._settings.searching:
-            return {item.name: Reply(self._not_searched(item, found, "this process does not search")) for item, found in ranked}
+            return {item.name: self._unsearched(item, found, "this process does not search") for item, found in ranked}
         if self._settings.on_miss == "background":
             return self._in_background(ranked)
-        _announce(len(ranked), min(PURSE.left_s(self._settings.budget_s), len(ranked) * self._settings.region_budget_s))
-        return {item.name: Reply(self._search(item, found)) for item, found in ranked}
+        left_s = PURSE.left_s(self._settings.budget_s)
+        if left_s >= _LEAST_S:
+            _announce(len(ranked), min(left_s, len(ranked) * self._settings.region_budget_s))
+        return {item.name: self._search(item, found) for item, found in ranked}
+
+    def _gain_us(self, item: Inquiry) -> float:
+        return self._generator.gain_us(item.task, item.sizes, item.target)
 
     def _in_background(self, ranked: Sequence[tuple[Inquiry, Found | None]]) -> dict[str, Reply]:
-        """Answers "not searched" at once, and searches in a thread that waits for the worker."""
-        worth = [pair for pair in ranked if pair[0].regime == "wall"]
+        """Answers "not searched" at once, and searches in a thread that waits for the worker.
+
+        Only regions of predicted gain, and none under CUDA graphs: a graph that was captured would never change over.
+        """
+        worth = [pair for pair in ranked if pair[0].regime == "wall" and self._gain_us(pair[0]) > 0.0]
 
         def work() -> None:
             for item, found in worth:
-                answer = self._search(item, found)
-                ledger.update_reports(item.key.task, answer_state(answer), answer_reason(answer))
-                if isinstance(answer, Winner):
+                reply = self._search(item, found)
+                ledger.update_reports(item.key.task, reply.state, reply.reason)
+                if reply.winner is not None:
                     runtime.renew(item.key)
             rest()
 
+        replies = {item.name: self._unsearched(item, found, "not searched yet") for item, found in ranked}
+        for item, _ in worth:
+            replies[item.name] = replace(replies[item.name], reason="a search in the background has been started", pending=True)
         if worth:
             threading.Thread(target=work, name="kforge-search", daemon=True).start()
-        waiting = {item.name for item, _ in worth}
-        return {
-            item.name: Reply(self._not_searched(item, found, "a search in the background has been started"), item.name in waiting)
-            for item, found in ranked
-        }
+        return replies
 
-    def _search(self, item: Inquiry, found: Found | None) -> Answer:
+    def _search(self, item: Inquiry, found: Found | None) -> Reply:
         budget_s = min(self._settings.region_budget_s, PURSE.left_s(self._settings.budget_s))
         if budget_s < _LEAST_S:
-            return self._not_searched(item, found, "the search budget of this process is spent")
+            return self._unsearched(item, found, "the search budget of this process is spent")
         ledger.tell("search", item.title, budget_s)
         started = time.monotonic()
-        evaluator = evaluator_for(item.target)
         bench = Bench(
             target=item.target,
             numerics=item.numerics,
             generator=self._generator,
-            evaluate=evaluator.bound(self._mode, self._inductor, self._store.artifacts_root, item.numerics),
+            evaluate=evaluator_for(item.target).bound(self._mode, self._inductor, item.numerics),
             provenance=lambda language: provenance(language, LANGUAGES[language].toolchain(), item.target),
         )
         miss = Miss(item.key, item.task, item.sizes, item.domain, item.title, item.regime)
@@ -195,23 +207,24 @@ class Desk:
         PURSE.spend(time.monotonic() - started)
         if isinstance(answer, Winner):
             self._store.put_winner(answer)
+            record = Found(State.WINNER, "user", answer, None, "")
         else:
             self._store.put_standing(answer)
-        ledger.tell("settled", item.title, answer_state(answer), answer_reason(answer))
-        return answer
+            record = Found(answer.state, "user", None, answer, answer.reason)
+        reply = _reply(record)
+        ledger.tell("settled", item.title, reply.state, reply.reason)
+        return reply
 
-    def _not_searched(self, item: Inquiry, found: Found | None, why: str) -> Standing:
-        reason = (
-            f"{why}; stored is a winner that is stale ({found.reason})" if found is not None and found.winner is not None else why
-        )
-        standing = Standing(item.key, item.domain, State.NOT_SEARCHED, reason, None, None)
+    def _unsearched(self, item: Inquiry, found: Found | None, why: str) -> Reply:
+        """Remembers a region that nobody has searched, so that it can be seen and warmed."""
         if found is None:
-            self._store.put_standing(standing)
-        return standing
+            self._store.put_standing(Standing(item.key, item.domain, State.NOT_SEARCHED, why, None, None))
+            return Reply(None, "not_searched", why, "not_searched")
+        reason = f"{why}; {found.reason}" if found.reason else why
+        return Reply(None, found.state.value, reason, state_text(found))
 
 
 _STORES: dict[str | None, Store] = {}
-_TARGETS: dict[str, Target] = {}
 _EVALUATORS: dict[str, Evaluator] = {}
 _lock = threading.Lock()
 
@@ -243,7 +256,8 @@ def resolve(site: Site) -> tuple[Winner, Launcher]:
     def build(folder: Path) -> Path:
         return language.build(candidate, site.task, target, folder)
 
-    return winner, language.load(store.artifact(candidate, build), candidate, site.task, site.raw_dims)
+    context = f"{language.toolchain()} {target.name}"
+    return winner, language.load(store.artifact(candidate, build, context), candidate, site.task, site.raw_dims)
 
 
 def _stored(site: Site) -> tuple[Store, Winner]:
@@ -255,46 +269,26 @@ def _stored(site: Site) -> tuple[Store, Winner]:
     raise StoreError(f"the cache has no winner for task {site.key.task[:12]} on {site.key.device}")
 
 
-def answer_state(answer: Answer) -> str:
-    """The state of an answer as a word."""
-    return "winner" if isinstance(answer, Winner) else answer.state.value
-
-
-def answer_reason(answer: Answer) -> str:
-    """Why there is no winner; for a winner, its speed-up over Inductor's region."""
-    return f"{answer.trial.timings[0].speedup:.2f}x" if isinstance(answer, Winner) else answer.reason
-
-
-def state_text(answer: Answer) -> str:
-    """An answer as the text that graph epochs compare."""
-    if isinstance(answer, Winner):
-        return f"winner:{digest(answer.trial.candidate)}"
-    if answer.state is State.NO_WINNER:
-        return f"no_winner:{digest(answer.terms)}" if answer.terms is not None else "no_winner"
-    return answer.state.value
-
-
 def numerics_text(precision: str) -> str:
     """A digest of every flag that changes results here: it goes into the key of Inductor's caches."""
-    devices = [torch.device("cpu")] + [torch.device("cuda")] * torch.cuda.is_available()
-    known = [target for target in map(detect, devices) if target is not None]
+    known = _present_targets()
     rules = [digest(numerics(precision, target)) for target in known]
     return hashlib.sha256(" ".join([target.name for target in known] + rules).encode()).hexdigest()[:16]
 
 
-def _of(found: Found) -> Answer:
-    """The winner or standing that was found; a stale winner counts as not searched."""
-    if found.state is State.WINNER and found.winner is not None:
-        return found.winner
-    if found.standing is not None:
-        return replace(found.standing, state=found.state, reason=found.reason)
-    assert found.winner is not None
-    return Standing(found.winner.key, found.winner.domain, State.STALE, found.reason, None, found.winner.trial.timings[0].speedup)
+def _present_targets() -> list[Target]:
+    devices = [torch.device("cpu")] + [torch.device("cuda")] * torch.cuda.is_available()
+    return [target for target in map(detect, devices) if target is not None]
 
 
-def _provenance(device: str, language: str) -> Provenance | None:
-    target = _TARGETS.get(device)
-    if target is None or LANGUAGES[language].missing(target) is not None:
+def _reply(found: Found) -> Reply:
+    reason = f"{found.winner.trial.timings[0].speedup:.2f}x" if found.winner is not None else found.reason
+    return Reply(found.winner, found.state.value, reason, state_text(found))
+
+
+def _provenance(target: Target, language: str) -> Provenance | None:
+    """What an entry in `language` would be made with now; None where it cannot be used."""
+    if language not in LANGUAGES or LANGUAGES[language].missing(target) is not None:
         return None
     return provenance(language, LANGUAGES[language].toolchain(), target)
 

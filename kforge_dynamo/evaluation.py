@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
-from pathlib import Path
 
 from kforge_dynamo.forge import Evaluate, Miss
 from kforge_dynamo.records.candidate import Candidate
@@ -22,8 +22,9 @@ class Evaluator:
         self._target = target
         self._lock = threading.Lock()
         self._worker: Worker | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="kforge-trials-", ignore_cleanup_errors=True)
 
-    def bound(self, mode: str, inductor: str, artifacts: Path, numerics: Numerics) -> Evaluate:
+    def bound(self, mode: str, inductor: str, numerics: Numerics) -> Evaluate:
         """`evaluate` for one compile: the baseline is compiled under `mode` and the options in the JSON text `inductor`."""
 
         def evaluate(miss: Miss, candidate: Candidate, stage: str, seconds: float) -> Trial:
@@ -37,7 +38,7 @@ class Evaluator:
                 mode=mode,
                 inductor=inductor,
                 stage=stage,
-                artifact_folder=str(artifacts),
+                artifact_folder=self._folder.name,
                 time=True,
                 deadline_s=seconds,
                 memory_bytes=None,

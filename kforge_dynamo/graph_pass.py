@@ -21,6 +21,7 @@ from kforge_dynamo.answers import Desk
 from kforge_dynamo.errors import MissError
 from kforge_dynamo.forge import Context, shortfall
 from kforge_dynamo.lowering import inductor
+from kforge_dynamo.lowering.explain import explain
 from kforge_dynamo.lowering.partition import Partition, Region, partition
 from kforge_dynamo.lowering.repair import repair
 from kforge_dynamo.lowering.splice import splice
@@ -62,13 +63,14 @@ class GraphWork:
         try:
             repair(graph)
             found = partition(graph)
-        except Exception as error:  # a graph we cannot read is Inductor's
+        except Exception as error:  # noqa: BLE001  a graph we cannot read is Inductor's
             ledger.say_once(f"kforge could not read a graph and left it to Inductor: {type(error).__name__}: {error}")
             return
         ledger.count("regions", len(found.regions))
         ledger.count("rejected", len(found.rejections))
         for rejection in found.rejections:
             _log.debug("%s (%s) left to Inductor: %s", rejection.node, rejection.op, rejection.sentence)
+        ledger.tell("partition", f"graph {self.graph[:12]}", explain(found))
         self._regions(graph, found)
         inductor.sort(graph)
         self.desk.record(self.graph, self.epoch, self.states)
@@ -81,12 +83,13 @@ class GraphWork:
                 self._report(region, None, "rejected", inquiry)
                 continue
             reply = replies[inquiry.name]
-            self.states[inquiry.name] = answers.state_text(reply.answer)
+            if reply.epoch is not None:
+                self.states[inquiry.name] = reply.epoch
             try:
                 self._place(graph, region, inquiry, reply)
             except MissError:
                 raise
-            except Exception as error:  # one region less is a slower graph, not a wrong one
+            except Exception as error:  # noqa: BLE001  one region less is a slower graph, not a wrong one
                 ledger.say_once(f"kforge could not splice a region: {type(error).__name__}: {error}")
                 self._report(region, inquiry, "rejected", f"internal: {type(error).__name__}")
 
@@ -100,26 +103,25 @@ class GraphWork:
         return self.desk.inquiry(region.task, known, domain, device, region.title, self.regime)
 
     def _place(self, graph: fx.Graph, region: Region, inquiry: answers.Inquiry, reply: answers.Reply) -> None:
-        answer = reply.answer
-        if isinstance(answer, Winner):
+        if reply.winner is not None:
             context = Context(region.fused_consumer, region.removed_bytes, self.regime)
-            reason = shortfall(answer.trial.timings, context, inquiry.target)
+            reason = shortfall(reply.winner.trial.timings, context, inquiry.target)
             if reason is not None:
-                self._report(region, inquiry, "no_winner", reason, answer)
+                self._report(region, inquiry, "no_winner", reason, reply.winner)
                 return
-            self._splice(graph, region, inquiry, digest(answer.trial.candidate))
+            self._splice(graph, region, inquiry, digest(reply.winner.trial.candidate))
             ledger.count("winners")
-            self._report(region, inquiry, "winner", "spliced", answer)
+            self._report(region, inquiry, "winner", "spliced", reply.winner)
         elif self.settings.on_miss == "error":
             raise MissError(
-                f"region {region.title!r} has no winner for sizes {inquiry.sizes} ({answer.reason}); "
+                f"region {region.title!r} has no winner for sizes {inquiry.sizes} ({reply.reason}); "
                 "run `kforge warm` for this model, or drop on_miss='error'"
             )
         elif reply.pending:
             self._splice(graph, region, inquiry, "")
-            self._report(region, inquiry, "pending", answer.reason)
+            self._report(region, inquiry, "pending", reply.reason)
         else:
-            self._report(region, inquiry, answer.state.value, answer.reason)
+            self._report(region, inquiry, reply.state, reply.reason)
 
     def _splice(self, graph: fx.Graph, region: Region, inquiry: answers.Inquiry, winner: str) -> None:
         fixed = all(isinstance(size, int) for size in region.sizes)

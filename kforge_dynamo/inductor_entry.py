@@ -7,8 +7,9 @@ Private API, read in torch 2.11.0, 2.13.0 and 2.14.1: `compile_fx.compile_fx`, `
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -86,6 +87,13 @@ def run_uncompiled(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callabl
     with functorch_config.patch(enable_autograd_cache=False):
         compiled: Callable[..., Any] = aot_eager(gm, list(example_inputs))
     return compiled
+
+
+@contextlib.contextmanager
+def without_caches() -> Iterator[None]:
+    """Inside, Inductor and AOTAutograd compile anew, so that our pass runs for every graph."""
+    with inductor_config.patch(fx_graph_cache=False), functorch_config.patch(enable_autograd_cache=False):
+        yield
 
 
 def no_compiler(error: BaseException) -> bool:

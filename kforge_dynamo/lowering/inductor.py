@@ -5,7 +5,7 @@ winner was verified for and emits a direct call of the site's runner into the ge
 The op itself is called only where a graph with sites is run outside Inductor.
 
 Private API, read in torch 2.11.0, 2.12, 2.13.0 and 2.14.1: `ir.ExternKernelOut`, `ir.ExternKernelAlloc`, `ir.MultiOutput`,
-`ir.MultiOutputLayout`, `ir.FixedLayout`, `lowering.register_lowering`, `virtualized.V`,
+`ir.MultiOutputLayout`, `ir.FixedLayout`, `lowering.register_lowering`, `lowering.make_fallback`, `virtualized.V`,
 `pattern_matcher.stable_topological_sort`.
 """
 
@@ -18,17 +18,35 @@ from typing import Any
 import sympy
 import torch
 from torch._inductor import config, ir
-from torch._inductor.lowering import register_lowering
+from torch._inductor.lowering import constrain_to_fx_strides, make_fallback, register_lowering
 from torch._inductor.pattern_matcher import stable_topological_sort
 from torch._inductor.virtualized import V
 
 _TAGS = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
-_library = torch.library.Library("kforge", "FRAGMENT")
+_library: Any = torch.library.Library("kforge", "FRAGMENT")  # type: ignore[no-untyped-call]
 _registered: list[torch._ops.OpOverload] = []
+_gradient: list[torch._ops.OpOverload] = []
 
 Shapes = Sequence[Sequence[int | torch.SymInt]]
 Call = Callable[[str, Sequence[torch.Tensor], Sequence[int], Sequence[torch.Tensor]], None]
 Describe = Callable[[str], tuple[tuple[str, ...], tuple[int, ...]]]
+
+
+def average_pool_gradient() -> torch._ops.OpOverload:
+    """`kforge::avg_pool2d_backward`: ATen's gradient under a name for which Inductor has no lowering of its own."""
+    if len(_gradient) == 0:
+        _library.define(
+            "avg_pool2d_backward(Tensor grad, Tensor x, SymInt[2] kernel, SymInt[2] stride, SymInt[2] padding, bool ceil_mode, "
+            "bool count_include_pad, int? divisor_override) -> Tensor",
+            tags=_TAGS,
+        )
+        compute = torch.ops.aten.avg_pool2d_backward.default
+        _library.impl("avg_pool2d_backward", compute, "CompositeExplicitAutograd")
+        torch.library.register_fake("kforge::avg_pool2d_backward", compute, lib=_library)
+        op = torch.ops.kforge.avg_pool2d_backward.default
+        make_fallback(op, constrain_to_fx_strides, warn=False)
+        _gradient.append(op)
+    return _gradient[0]
 
 
 def python_wrapper() -> bool:
@@ -84,7 +102,9 @@ def sort(graph: torch.fx.Graph) -> None:
 
 def _lower(site: str, inputs: Sequence[Any], sizes: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:
     node = V.graph.current_node
-    strides = [value.stride() for value in node.meta["eager_input_vals"][0][1]]
+    exact = node.meta.get("eager_input_vals")  # a later pass may have dropped it
+    values = exact[0][1] if exact else [item.meta["val"] for item in node.args[1]]
+    strides = [value.stride() for value in values]
     frozen = [
         ir.ExternKernel.require_exact_strides(ir.ExternKernel.realize_input(item), exact)
         for item, exact in zip(inputs, strides, strict=True)

@@ -2,12 +2,17 @@
 
 `add(product, x, alpha=k)`: Inductor's post-grad pattern "an add of an mm is an addmm" drops `alpha` (seen in torch 2.13). The
 factor becomes a multiplication of its own, which is what eager computes.
+
+Gradients of average pooling with `ceil_mode`: Inductor's lowering divides windows that hang over the edge by the wrong count
+(pytorch/pytorch#198119, seen in torch 2.13). The node calls ATen's own kernel through `kforge::avg_pool2d_backward` instead.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import fx
+
+from kforge_dynamo.lowering import inductor
 
 _aten = torch.ops.aten
 

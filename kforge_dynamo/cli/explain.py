@@ -1,0 +1,52 @@
+"""`kforge explain TARGET`: which parts of a model are regions, what each computes, and why the rest is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from kforge_dynamo import inductor_entry, ledger
+from kforge_dynamo.cli.loading import load_target, make_inputs
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command()(explain)
+
+
+def explain(
+    target: Annotated[str, typer.Argument(help="module:factory or file.py:factory of a torch.nn.Module")],
+    shapes: Annotated[list[str], typer.Option("--shapes", help="the inputs of one call, by commas: 8x128,8x16:int64; repeat for more calls")],
+    dtype: Annotated[str, typer.Option(help="dtype of inputs that name none, and of the model")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    train: Annotated[bool, typer.Option("--train", help="the backward graph too")] = False,
+    function: Annotated[bool, typer.Option("--function", help="TARGET is a function of tensors, not a factory")] = False,
+) -> None:
+    """Print the partition of a model's graphs as text. Nothing is searched."""
+    model = load_target(target, function=function)
+    if isinstance(model, torch.nn.Module):
+        model = model.to(device=device, dtype=getattr(torch, dtype)).train(train)
+    ledger.listen(_print_partition)
+    with inductor_entry.without_caches():
+        for call in shapes:
+            torch.compiler.reset()
+            compiled = torch.compile(model, backend="kforge", options={"on_miss": "fallback"})
+            run_once(compiled, make_inputs(call.split(","), dtype=dtype, device=device), train=train)
+
+
+def run_once(compiled: Callable[..., Any], inputs: Sequence[torch.Tensor], *, train: bool) -> None:
+    """One call, and with `train` one backward of a scalar that every floating output takes part in."""
+    with torch.set_grad_enabled(train):
+        result = compiled(*inputs)
+    if train:
+        leaves = torch.utils._pytree.tree_leaves(result)
+        losses = [leaf.float().square().mean() for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        torch.stack(losses).sum().backward()
+
+
+def _print_partition(event: str, title: str, detail: str, more: str) -> None:
+    if event == "partition":
+        typer.echo(f"# {title}\n{detail}\n")
