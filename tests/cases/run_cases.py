@@ -108,7 +108,7 @@ def child_case(stem: str, backend: str, options: dict[str, object]) -> dict[str,
         verdict = "FAIL" if isinstance(exc, AssertionError) and is_check(exc) else "ERROR"
         why = f"{type(exc).__name__}: {' '.join(str(exc).split())}"[:200]
     found = {name: int(value) for name, value in counters[backend].items()}
-    torch._dynamo.reset()
+    torch.compiler.reset()
     gc.collect()
     return {"case": stem, "verdict": verdict, "why": why, "text": text, "counters": found}
 
