@@ -5,13 +5,17 @@ from __future__ import annotations
 import tempfile
 import threading
 
+import torch
+
 from kforge_dynamo.forge import Evaluate, Miss
 from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.outcome import Trial
 from kforge_dynamo.records.request import Request
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.sandbox.worker import Worker
+from kforge_dynamo.settings import worker_environment
 
+_LANGUAGES = "kforge_dynamo.languages.table:LANGUAGES"
 _GRACE_S = 5.0  # the worker keeps its own deadline; past this it is taken to hang
 
 
@@ -45,7 +49,7 @@ class Evaluator:
             )
             with self._lock:
                 if self._worker is None:
-                    self._worker = Worker(self._target)
+                    self._worker = Worker(worker_environment, self._target.kind, torch.get_num_threads(), _LANGUAGES)
                 return self._worker.evaluate(request, seconds + _GRACE_S)
 
         return evaluate

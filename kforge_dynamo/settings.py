@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._inductor
+import torch._inductor  # `list_options`; read in torch 2.11 to 2.14
 import torch.distributed
 
 from kforge_dynamo.errors import SettingsError
@@ -253,6 +253,12 @@ def present_keys() -> tuple[str, ...]:
 def present_names() -> tuple[str, ...]:
     """The environment names of the table that are set here."""
     return tuple(row.env for row in ROWS if row.env in os.environ)
+
+
+def worker_environment() -> dict[str, str]:
+    """The environment for a worker: this process's, without keys of language models, with kforge off."""
+    kept = {name: value for name, value in os.environ.items() if name not in KEY_NAMES}
+    return kept | {"KFORGE_DISABLE": "1"}
 
 
 def configure_logging(settings: Settings) -> None:

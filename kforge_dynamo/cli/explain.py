@@ -19,7 +19,9 @@ def register(app: typer.Typer) -> None:
 
 def explain(
     target: Annotated[str, typer.Argument(help="module:factory or file.py:factory of a torch.nn.Module")],
-    shapes: Annotated[list[str], typer.Option("--shapes", help="the inputs of one call, by commas: 8x128,8x16:int64; repeat for more calls")],
+    shapes: Annotated[
+        list[str], typer.Option("--shapes", help="the inputs of one call, by commas: 8x128,8x16:int64; repeat for more calls")
+    ],
     dtype: Annotated[str, typer.Option(help="dtype of inputs that name none, and of the model")] = "float32",
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     train: Annotated[bool, typer.Option("--train", help="the backward graph too")] = False,
@@ -44,7 +46,7 @@ def run_once(compiled: Callable[..., Any], inputs: Sequence[torch.Tensor], *, tr
     if train:
         leaves = torch.utils._pytree.tree_leaves(result)
         losses = [leaf.float().square().mean() for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        torch.stack(losses).sum().backward()
+        torch.autograd.backward(torch.stack(losses).sum())
 
 
 def _print_partition(event: str, title: str, detail: str, more: str) -> None:

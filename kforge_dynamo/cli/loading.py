@@ -29,11 +29,12 @@ def load_target(text: str, *, function: bool) -> Callable[..., Any]:
     found = _attribute(_module(place), place, name)
     if function:
         return found
-    model = found if isinstance(found, torch.nn.Module) else found()
+    model: Any = found if isinstance(found, torch.nn.Module) else found()
     if not isinstance(model, torch.nn.Module):
         kind = type(model).__name__
         raise SettingsError(f"target {text!r} made a {kind}, expected a torch.nn.Module; for a plain function add --function")
-    return model.eval()
+    model.eval()
+    return model
 
 
 def make_inputs(words: Sequence[str], *, dtype: str, device: str, seed: int = 0) -> list[torch.Tensor]:
@@ -85,11 +86,12 @@ def _module(place: str) -> ModuleType:
         raise SettingsError(f"target module {place!r} cannot be imported: {error}") from error
 
 
-def _attribute(module: ModuleType, place: str, name: str) -> Any:
+def _attribute(module: ModuleType, place: str, name: str) -> Callable[..., Any]:
     found = getattr(module, name, None)
     if found is None:
         names = ", ".join(sorted(item for item in vars(module) if not item.startswith("_"))[:12])
         raise SettingsError(f"{place} has no {name!r}; it has {names}")
     if not callable(found):
         raise SettingsError(f"{place}:{name} is a {type(found).__name__}, expected a function or a module")
-    return found
+    callable_: Callable[..., Any] = found
+    return callable_

@@ -45,7 +45,7 @@ def warm(
     if isinstance(model, torch.nn.Module):
         model = model.to(device=device, dtype=getattr(torch, dtype)).train(train)
     console = Console()
-    options = {"on_miss": "search", "budget_s": _ALL_S, "region_budget_s": budget, "precision": precision}
+    options: dict[str, Any] = {"on_miss": "search", "budget_s": _ALL_S, "region_budget_s": budget, "precision": precision}
     options |= torch._inductor.list_mode_options(mode)
     for call in shapes:
         inputs = make_inputs(call.split(","), dtype=dtype, device=device)
@@ -59,7 +59,7 @@ def warm(
         console.print(_comparison(compiled, baseline, inputs, train))
 
 
-class _progress:  # noqa: N801  a context like rich's own
+class _progress:
     """Shows the region being searched, its time limit, and how the last one ended."""
 
     def __init__(self, console: Console) -> None:
