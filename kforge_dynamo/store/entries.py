@@ -20,9 +20,10 @@ from kforge_dynamo.errors import RecordError
 from kforge_dynamo.records.codec import digest, from_plain, plain
 from kforge_dynamo.records.outcome import CacheKey, Provenance, Standing, State, Terms, Winner
 from kforge_dynamo.records.task import Domain
-from kforge_dynamo.store.envelope import Refused, seal, unseal
+from kforge_dynamo.store.database import Change, Rows
+from kforge_dynamo.store.envelope import Foreign, Refused, seal, unseal
 from kforge_dynamo.store.notes import say_once
-from kforge_dynamo.store.rows import Change, Index, Rows
+from kforge_dynamo.store.rows import Index
 from kforge_dynamo.store.secret import Secret
 
 Current = Callable[[str], Provenance | None]
@@ -176,7 +177,8 @@ class Entries:
             try:
                 record = self._load(line)
             except Refused as error:
-                say_once(f"the stored {line.kind} {line.digest[:12]} {error}; it was put aside and is not used")
+                which = f"the stored {line.kind} {line.digest[:12]}" if not isinstance(error, Foreign) else "a stored entry"
+                say_once(f"{which} {error}; it was put aside and is not used")
                 self._index.edit(_drop(_head_name(key), [line.digest], aside=True))
                 return None
             self._remember(line.digest, record)
@@ -188,7 +190,7 @@ class Entries:
         if text is None:
             raise Refused("is missing")
         if self._secret is None:
-            raise Refused("was made with a key that is not here")
+            raise Foreign("was made with a key that is not here")
         record = unseal(line.kind, _KINDS[line.kind], text, self._secret)
         if digest(record) != line.digest:
             raise Refused("stands in the place of another entry")

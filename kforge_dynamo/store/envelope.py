@@ -28,6 +28,10 @@ class Refused(StoreError):
     """An entry is damaged, or nobody vouches for it."""
 
 
+class Foreign(Refused):
+    """An entry was made with another key: by another user, on another machine, or before the key was lost."""
+
+
 def seal(kind: str, record: Any, secret: Secret) -> str:
     """The entry that holds `record` under the name `kind`, vouched for by `secret`."""
     data = plain(record)
@@ -47,7 +51,7 @@ def unseal(kind: str, record_type: type[R], text: str, secret: Secret) -> R:
     except RecordError as error:
         raise Refused(f"is damaged: {error}") from error
     if authentication.method != HMAC or authentication.key_id != secret.key_id:
-        raise Refused("was made with another key")
+        raise Foreign("was made with another key")
     text = _covered(kind, authentication.method, authentication.key_id, canonical(envelope[kind]))
     if not hmac.compare_digest(secret.tag(text).encode(), authentication.tag.encode()):
         raise Refused("was changed after it was stored")

@@ -21,7 +21,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kforge_dynamo.store.rows import Change, Index, Rows
+from kforge_dynamo.store.database import Change, Rows
+from kforge_dynamo.store.rows import Index
 
 CurrentState = Callable[[str], str]
 """The state of a task now, by the name under which it was recorded."""

@@ -19,6 +19,7 @@ from kforge_dynamo.store.notes import say_once
 
 NAME = "key"
 _BYTES = 32
+_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 _ATTEMPTS = 8  # each repeats only when another process changed the file in between
 
 
@@ -66,18 +67,20 @@ def load_or_make(folder: Path) -> Secret:
 def _read(path: Path) -> tuple[bytes | None, str | None]:
     """The key, or why the file there cannot be it; neither where there is no file."""
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+        handle = os.open(path, _FLAGS)
     except FileNotFoundError:
         return None, None
     except OSError as error:
         return None, f"cannot be read ({error.strerror})"
-    with os.fdopen(handle, "rb") as stream:
-        facts = os.fstat(stream.fileno())
+    try:
+        facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode):
             return None, "is not a file"
         if hasattr(os, "getuid") and (facts.st_uid != os.getuid() or facts.st_mode & 0o077):
             return None, "is not this user's alone"
-        material = stream.read(_BYTES + 1)
+        material = os.read(handle, _BYTES + 1)
+    finally:
+        os.close(handle)
     return (material, None) if len(material) == _BYTES else (None, "is damaged")
 
 
