@@ -15,6 +15,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from kforge_dynamo.errors import RecordError
 from kforge_dynamo.records.codec import digest, from_plain, plain
@@ -29,6 +30,9 @@ from kforge_dynamo.store.secret import Secret
 Current = Callable[[str], Provenance | None]
 """The provenance that an entry of this language would get now; None where the language cannot be used here."""
 
+T = TypeVar("T")
+
+_ATTEMPTS = 8
 _PER_KEY = 256  # entries of one key; the oldest go first
 _MEMO = 4096
 _KINDS: Mapping[str, type[Winner] | type[Standing]] = {"winner": Winner, "standing": Standing}
@@ -80,10 +84,18 @@ class _Head:
     lines: tuple[_Line, ...]
 
 
+class _Missing(Refused):
+    """A line lists an entry that is not there."""
+
+
+class _Moved(Exception):
+    """The lines of a key have changed since they were read."""
+
+
 class Entries:
     """The entries of `index`, vouched for by `secret`."""
 
-    def __init__(self, index: Index, secret: Secret | None) -> None:
+    def __init__(self, index: Index, secret: Secret) -> None:
         self._index = index
         self._secret = secret
         self._memo: dict[str, Winner | Standing] = {}
@@ -91,10 +103,37 @@ class Entries:
     def lookup(self, key: CacheKey, sizes: tuple[int, ...], current: Current | None, terms: Terms | None) -> Found | None:
         """The answer for `sizes`, None where there is none. Without `current` no winner is stale, without `terms` every
         "no winner" stands."""
-        head = _parse_head(self._index.get(_head_name(key)))
-        if head is None or head.key != key:
+        return self._steady(key, lambda lines: self._answer(key, lines, sizes, current, terms))
+
+    def by_candidate(self, key: CacheKey, candidate: str) -> Winner | None:
+        """The newest winner of `key` whose candidate has this digest."""
+
+        def search(lines: tuple[_Line, ...]) -> Winner | None:
+            for line in reversed(lines):
+                record = self._record(key, line) if line.kind == "winner" else None
+                if isinstance(record, Winner) and digest(record.trial.candidate) == candidate:
+                    return record
             return None
-        held = [(place, line) for place, line in enumerate(head.lines) if line.domain.holds(sizes)]
+
+        return self._steady(key, search)
+
+    def _steady(self, key: CacheKey, read: Callable[[tuple[_Line, ...]], T | None]) -> T | None:
+        """What `read` makes of the lines of `key`; asked again where an entry was replaced between two reads."""
+        for _ in range(_ATTEMPTS):
+            try:
+                return read(self._lines(key))
+            except _Moved:
+                continue
+        return None
+
+    def _lines(self, key: CacheKey) -> tuple[_Line, ...]:
+        head = _parse_head(self._index.get(_head_name(key)))
+        return head.lines if head is not None and head.key == key else ()
+
+    def _answer(
+        self, key: CacheKey, lines: tuple[_Line, ...], sizes: tuple[int, ...], current: Current | None, terms: Terms | None
+    ) -> Found | None:
+        held = [(place, line) for place, line in enumerate(lines) if line.domain.holds(sizes)]
         others: list[tuple[int, Found]] = []
         for place, line in sorted(held, key=_rank):
             record = self._record(key, line)
@@ -107,19 +146,8 @@ class Entries:
         decided = [item for item in others if item[1].state is not State.NOT_SEARCHED]
         return max(decided or others, key=lambda item: item[0])[1] if others else None
 
-    def by_candidate(self, key: CacheKey, candidate: str) -> Winner | None:
-        """The newest winner of `key` whose candidate has this digest."""
-        head = _parse_head(self._index.get(_head_name(key)))
-        for line in reversed(head.lines if head is not None and head.key == key else ()):
-            record = self._record(key, line) if line.kind == "winner" else None
-            if isinstance(record, Winner) and digest(record.trial.candidate) == candidate:
-                return record
-        return None
-
     def put(self, record: Winner | Standing) -> bool:
         """Stores `record` in place of what it makes superfluous; True when it is on disk, else it lasts for this process."""
-        if self._secret is None:
-            return False
         kind = "winner" if isinstance(record, Winner) else "standing"
         state = State.WINNER if isinstance(record, Winner) else record.state
         line = _Line(digest(record), kind, state.value, record.domain)
@@ -177,6 +205,8 @@ class Entries:
             try:
                 record = self._load(line)
             except Refused as error:
+                if isinstance(error, _Missing) and line not in self._lines(key):
+                    raise _Moved from error
                 which = f"the stored {line.kind} {line.digest[:12]}" if not isinstance(error, Foreign) else "a stored entry"
                 say_once(f"{which} {error}; it was put aside and is not used")
                 self._index.edit(_drop(_head_name(key), [line.digest], aside=True))
@@ -188,9 +218,7 @@ class Entries:
         """Raises: Refused."""
         text = self._index.get(f"entry:{line.digest}")
         if text is None:
-            raise Refused("is missing")
-        if self._secret is None:
-            raise Foreign("was made with a key that is not here")
+            raise _Missing("is missing")
         record = unseal(line.kind, _KINDS[line.kind], text, self._secret)
         if digest(record) != line.digest:
             raise Refused("stands in the place of another entry")
