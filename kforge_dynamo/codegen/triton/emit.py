@@ -1,0 +1,50 @@
+"""A task and a schedule become a candidate: source of all kernels, and the plan that launches them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kforge_dynamo.codegen.triton.columns import column_kernels
+from kforge_dynamo.codegen.triton.expressions import REGISTER
+from kforge_dynamo.codegen.triton.forms import Unsupported
+from kforge_dynamo.codegen.triton.prelude import used_by
+from kforge_dynamo.codegen.triton.product import SPLIT_SCHEMES, Kernel, ProductKernel
+from kforge_dynamo.codegen.triton.rows import row_kernels
+from kforge_dynamo.codegen.triton.schedule import Schedule
+from kforge_dynamo.codegen.triton.stages import stages_of
+from kforge_dynamo.codegen.triton.tiles import product_of
+from kforge_dynamo.records.candidate import Candidate, LaunchPlan
+from kforge_dynamo.records.codec import to_text
+from kforge_dynamo.records.target import Target
+from kforge_dynamo.records.task import Task
+
+AUTHOR = "builtin-triton"
+_HEADER = "import triton\nimport triton.language as tl\n"
+
+
+def candidate(task: Task, schedule: Schedule, target: Target) -> Candidate:
+    """The kernels of `task` by `schedule`. Raises: Unsupported with the reason why there are none."""
+    kernels = _kernels(task, schedule, target.units)
+    body = "\n\n".join(kernel.source for kernel in kernels)
+    helpers = used_by(body)
+    source = "\n\n".join(part for part in (_HEADER, helpers, body) if part)
+    buffers = tuple({buffer.name: buffer for kernel in kernels for buffer in kernel.buffers}.values())
+    plan = LaunchPlan(buffers, tuple(kernel.launch for kernel in kernels))
+    return Candidate("triton", source, plan, to_text(schedule), schedule.scheme, AUTHOR)
+
+
+def _kernels(task: Task, schedule: Schedule, units: int) -> list[Kernel]:
+    for node in task.nodes:
+        if node.out.dtype not in REGISTER:
+            raise Unsupported(f"{node.op} gives {node.out.dtype}, which has no Triton form here")
+    product = product_of(task)
+    stages = stages_of(task, product, schedule)
+    kernels = []
+    if product is not None:
+        kernels.append(ProductKernel(task, product, schedule, stages, units).kernel())
+        if schedule.scheme in SPLIT_SCHEMES:
+            exact = replace(schedule, stages=2)
+            again = ProductKernel(task, product, exact, stages, units, exact=True).kernel()
+            kernels.append(replace(again, buffers=()))
+    kernels += column_kernels(task, product, schedule, stages)
+    return [*kernels, *row_kernels(task, product, schedule, stages)]

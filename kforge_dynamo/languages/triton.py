@@ -1,0 +1,110 @@
+"""Triton: `@triton.jit` functions as text, compiled by Triton at the first call for sizes, strides and alignment.
+
+`build` checks the source (`triton_syntax`) and writes it; it needs no device. Compilation needs the argument values that
+Triton specialises for, so it happens in the launcher's first call (a BuildError from there is a compile error); Triton's own
+disk cache makes it a load in later processes. Under `TRITON_INTERPRET=1` kernels run on CPU tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from kforge_dynamo.errors import BuildError, ToolchainError
+from kforge_dynamo.languages import triton_calls, triton_syntax
+from kforge_dynamo.languages.base import Launcher, RawDims
+from kforge_dynamo.records.candidate import Candidate
+from kforge_dynamo.records.target import Target
+from kforge_dynamo.records.task import Task
+
+EXAMPLE = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def scaled(in0, out0, n_m, N: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = (row < n_m) & (column < N)
+    x = tl.load(in0 + row * N + column, mask=mask, other=0.0)
+    tl.store(out0 + row * N + column, x * 2.0, mask=mask)
+"""
+"""A worked example: `Launch("scaled", ("m", "cdiv(256, 128)"), ("in:0", "out:0", "size:m"), (("BLOCK", 128), ("N", 256)))`."""
+
+_OLDEST_NVIDIA = 75
+
+
+class TritonLanguage:
+    """See `languages.base.Language`."""
+
+    name = "triton"
+
+    def missing(self, target: Target) -> str | None:
+        """What keeps Triton from `target` here."""
+        if importlib.util.find_spec("triton") is None:
+            return "Triton is not installed; on Linux `pip install triton` brings it"
+        if triton_calls.is_interpreted():
+            return None
+        if target.kind != "cuda":
+            return f"Triton here compiles for CUDA and ROCm devices, not for {target.kind}"
+        if not torch.cuda.is_available():
+            return "Triton needs a GPU that torch can see, and torch.cuda.is_available() is false; check driver and torch build"
+        return _unsupported(target)
+
+    def build(self, candidate: Candidate, task: Task, target: Target, folder: Path) -> Path:
+        """Checks the source and writes it under its digest. Raises: BuildError."""
+        triton_syntax.check(candidate.source)
+        names = set(re.findall(r"^def (\w+)\(", candidate.source, re.MULTILINE))
+        unknown = [launch.kernel for launch in candidate.plan.launches if launch.kernel not in names]
+        if unknown:
+            raise BuildError(f"the plan launches {unknown[0]}, and the source defines {sorted(names)}")
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"kernel_{hashlib.sha256(candidate.source.encode()).hexdigest()[:24]}.py"
+        if not path.exists():
+            handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(candidate.source)
+            os.replace(temporary, path)
+        return path
+
+    def load(self, artifact: Path, candidate: Candidate, task: Task, raw_dims: RawDims) -> Launcher:
+        """The launcher; kernels compile in its first call. Raises: ToolchainError without Triton, BuildError when the file
+        is not the candidate's."""
+        if importlib.util.find_spec("triton") is None:
+            raise ToolchainError("Triton is not installed; on Linux `pip install triton` brings it")
+        if artifact.read_text(encoding="utf-8") != candidate.source:
+            raise BuildError(f"{artifact.name} does not hold the candidate's source; build it again")
+        triton_syntax.check(candidate.source)
+        spec = importlib.util.spec_from_file_location(f"kforge_triton_{artifact.stem}", artifact)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # Triton finds a function's module by its name
+        spec.loader.exec_module(module)
+        return triton_calls.TritonLauncher(module, candidate.plan, task, raw_dims)
+
+    def toolchain(self) -> str:
+        """Triton's version."""
+        try:
+            return f"triton {importlib.import_module('triton').__version__}"
+        except ImportError:
+            return "triton not installed"
+
+
+def _unsupported(target: Target) -> str | None:
+    nvidia = re.fullmatch(r"sm_(\d+)", target.arch)
+    if nvidia is not None:
+        too_old = int(nvidia.group(1)) < _OLDEST_NVIDIA
+        return f"Triton compiles for sm_{_OLDEST_NVIDIA} and newer, and this device is {target.arch}" if too_old else None
+    if re.fullmatch(r"gfx(9[04]\w+|95\w+|1[012]\w+)", target.arch):
+        return None
+    return f"Triton has no back end here for {target.arch}"
+
+
+LANGUAGE = TritonLanguage()

@@ -1,0 +1,246 @@
+"""Launches of a plan's kernels with little Python: the first call of a set of sizes and strides goes through Triton's own
+entry, later ones call the compiled kernel that it returned.
+
+Private API of Triton, read in 3.6.0 and 3.7.1, in this file only: `JITFunction.__getitem__` returns the `CompiledKernel`;
+`CompiledKernel.run(grid_x, grid_y, grid_z, stream, function, packed_metadata, launch_metadata, enter_hook, exit_hook, *args)`
+takes all parameters in the order of the signature, compile-time ones included, and integers where it wants pointers; a
+tensor descriptor is anything with `base.data_ptr()`, `shape`, `strides`, `padding` and (3.7) `round_f32_to_tf32`.
+A compiled kernel holds for arguments of the same specialisation: the same types, pointers that are multiples of 16 (others
+take Triton's entry), integers that are equal (the frames here are kept by value). Profiler hooks of Triton are not called.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from kforge_dynamo.errors import BuildError
+from kforge_dynamo.languages.base import RawDims
+from kforge_dynamo.records.candidate import Launch, LaunchPlan
+from kforge_dynamo.records.expression import compile_sizes
+from kforge_dynamo.records.task import Task
+
+_ALIGNMENT = 256
+_MOST_FRAMES = 512
+"""Sets of sizes and strides that a launcher remembers before it starts over (a dynamic axis may bring many)."""
+
+
+def is_interpreted() -> bool:
+    """Whether Triton runs kernels in its interpreter, on CPU tensors."""
+    return bool(importlib.import_module("triton").knobs.runtime.interpret)
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    address: int
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+@dataclass(frozen=True, slots=True)
+class _Descriptor:
+    """What a compiled kernel reads of a tensor descriptor; it keeps no tensor alive."""
+
+    base: _Address
+    shape: list[int]
+    strides: list[int]
+    block_shape: list[int]
+    padding: str = "zero"
+    round_f32_to_tf32: bool = False
+
+
+@dataclass(slots=True)
+class _Step:
+    """One launch for one set of sizes and strides. `fixed` holds integers at their places and None where `pointers` (place,
+    number of the pointer) and `descriptors` (place, number, rows, columns, pitch, block) go; `compiled` once it is known."""
+
+    function: Any
+    grid: tuple[int, int, int]
+    fixed: list[Any]
+    pointers: list[tuple[int, int]]
+    descriptors: list[tuple[int, int, int, int, int, list[int]]]
+    names: dict[str, Any]
+    tail: list[Any]
+    options: dict[str, int]
+    compiled: Any = None
+    made: dict[tuple[int, int], _Descriptor] | None = None
+
+
+class TritonLauncher:
+    """Runs a plan. Works under CUDA graph capture once it has run for the same sizes and strides before: the first run
+    compiles and loads."""
+
+    def __init__(self, module: ModuleType, plan: LaunchPlan, task: Task, raw_dims: RawDims) -> None:
+        self._plan, self._task, self._raw = plan, task, raw_dims
+        self._functions = [getattr(module, launch.kernel) for launch in plan.launches]
+        self._inputs = len(task.inputs)
+        self._outputs = len(task.outputs)
+        self._buffer_names = [buffer.name for buffer in plan.buffers]
+        self._lengths = compile_sizes([buffer.elements for buffer in plan.buffers], task.axes)
+        self._grids = [compile_sizes(launch.grid, task.axes) for launch in plan.launches]
+        self._strides = _strides_read(plan, task, raw_dims)
+        self._frames: dict[tuple[int, ...], tuple[list[_Step], list[tuple[int, int, torch.dtype]], int]] = {}
+        self._zeroed = [number for number, buffer in enumerate(plan.buffers) if buffer.zeroed]
+        self._interpreted = is_interpreted()
+        self._driver: Any = None if self._interpreted else importlib.import_module("triton").runtime.driver.active
+
+    def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
+        """See `languages.base.Launcher`. Raises: BuildError on a first call whose kernels do not compile or fit."""
+        if self._interpreted:
+            self._run(inputs, outputs, sizes, None)
+            return
+        device = outputs[0].get_device()
+        if self._driver.get_current_device() == device:
+            self._run(inputs, outputs, sizes, device)
+            return
+        with torch.cuda.device(device):
+            self._run(inputs, outputs, sizes, device)
+
+    def _run(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int], device: int | None
+    ) -> None:
+        strides = [inputs[number].stride(dimension) for number, dimension in self._strides]
+        key = (device or 0, *sizes, *strides)
+        frame = self._frames.get(key)
+        if frame is None:
+            frame = self._frame(sizes, strides)
+            if len(self._frames) >= _MOST_FRAMES:
+                self._frames.clear()
+            self._frames[key] = frame
+        steps, layout, total = frame
+        memory = torch.empty(total, dtype=torch.uint8, device=outputs[0].device) if total else None
+        for number in self._zeroed:
+            self._view(memory, layout[number]).zero_()
+        pointers = [tensor.data_ptr() for tensor in (*inputs, *outputs)]
+        if memory is not None:
+            start = memory.data_ptr()
+            pointers += [start + offset for offset, _, _ in layout]
+        merged = 0
+        for pointer in pointers:
+            merged |= pointer
+        direct = merged % 16 == 0 and not self._interpreted
+        stream = self._driver.get_current_stream(device) if direct else None
+        for step in steps:
+            if direct and step.compiled is not None:
+                _launch_compiled(step, pointers, stream)
+            else:
+                tensors = [*inputs, *outputs, *[self._view(memory, item) for item in layout]]
+                _launch_first(step, tensors, direct)
+
+    def _view(self, memory: torch.Tensor | None, place: tuple[int, int, torch.dtype]) -> torch.Tensor:
+        assert memory is not None
+        offset, elements, dtype = place
+        return memory[offset : offset + elements * dtype.itemsize].view(dtype)
+
+    def _frame(self, sizes: Sequence[int], strides: Sequence[int]) -> tuple[list[_Step], list[tuple[int, int, torch.dtype]], int]:
+        layout, total = [], 0
+        for buffer, elements in zip(self._plan.buffers, self._lengths(*sizes), strict=True):
+            dtype: torch.dtype = getattr(torch, buffer.dtype)
+            layout.append((total, elements, dtype))
+            total += -(-elements * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+        known = dict(zip(self._strides, strides, strict=True))
+        steps = [self._step(number, launch, sizes, known) for number, launch in enumerate(self._plan.launches)]
+        return steps, layout, total
+
+    def _step(self, number: int, launch: Launch, sizes: Sequence[int], strides: dict[tuple[int, int], int]) -> _Step:
+        x, y, z = (*self._grids[number](*sizes), 1, 1)[:3]
+        function = self._functions[number]
+        constants = dict(launch.constants)
+        options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+        tail = [constants[name] for name in function.arg_names[len(launch.args) :]]
+        step = _Step(function, (x, y, z), [None] * len(launch.args), [], [], constants, tail, options, None, {})
+        for place, argument in enumerate(launch.args):
+            kind, *rest = argument.split(":")
+            if kind in ("in", "out", "buf"):
+                step.pointers.append((place, self._pointer(kind, rest[0])))
+            elif kind == "size":
+                step.fixed[place] = compile_sizes([rest[0]], self._task.axes)(*sizes)[0]
+            elif kind == "stride":
+                raw = self._raw[int(rest[0])][int(rest[1])]
+                step.fixed[place] = 0 if raw is None else strides[(int(rest[0]), raw)]
+            else:
+                rows, columns, pitch, first, second = compile_sizes(rest[2:], self._task.axes)(*sizes)
+                step.descriptors.append((place, self._pointer(rest[0], rest[1]), rows, columns, pitch, [first, second]))
+        return step
+
+    def _pointer(self, kind: str, which: str) -> int:
+        """The number of a pointer among inputs, outputs and buffers."""
+        if kind == "in":
+            return int(which)
+        return self._inputs + (int(which) if kind == "out" else self._outputs + self._buffer_names.index(which))
+
+
+def _strides_read(plan: LaunchPlan, task: Task, raw_dims: RawDims) -> list[tuple[int, int]]:
+    """Inputs and dimensions of the tensors passed whose strides a launch reads, each once."""
+    found: dict[tuple[int, int], None] = {}
+    for launch in plan.launches:
+        for argument in launch.args:
+            if argument.startswith("stride:"):
+                number, dimension = (int(word) for word in argument.split(":")[1:])
+                raw = raw_dims[number][dimension]
+                if raw is not None:
+                    found[(number, raw)] = None
+    return list(found)
+
+
+def _launch_compiled(step: _Step, pointers: Sequence[int], stream: Any) -> None:
+    arguments = step.fixed.copy()
+    for place, number in step.pointers:
+        arguments[place] = pointers[number]
+    for place, number, rows, columns, pitch, block in step.descriptors:
+        assert step.made is not None
+        key = (place, pointers[number])
+        descriptor = step.made.get(key)
+        if descriptor is None:
+            if len(step.made) >= _MOST_FRAMES:
+                step.made.clear()
+            descriptor = step.made[key] = _Descriptor(_Address(pointers[number]), [rows, columns], [pitch, 1], block)
+        arguments[place] = descriptor
+    kernel = step.compiled
+    kernel.run(*step.grid, stream, kernel.function, kernel.packed_metadata, None, None, None, *arguments, *step.tail)
+
+
+def _launch_first(step: _Step, tensors: Sequence[torch.Tensor], keep: bool) -> None:
+    """Triton's own way; with `keep` the compiled kernel is used directly from now on."""
+    arguments = step.fixed.copy()
+    for place, number in step.pointers:
+        arguments[place] = tensors[number]
+    for place, number, rows, columns, pitch, block in step.descriptors:
+        arguments[place] = _checked_descriptor(tensors[number], rows, columns, pitch, block)
+    errors: tuple[type[Exception], ...] = _compile_errors()
+    broader: tuple[type[Exception], ...] = (*errors, RuntimeError)
+    launch: Callable[..., Any] = step.function[step.grid]
+    try:
+        if hasattr(step.function, "warmup") and not is_interpreted():
+            # compiling apart from launching tells a compiler's RuntimeError from one of the device
+            step.function.warmup(*arguments, grid=step.grid, **step.names, **step.options)
+    except broader as error:
+        raise BuildError(f"{step.function.__name__}: {type(error).__name__}: {error}") from error
+    try:
+        kernel = launch(*arguments, **step.names, **step.options)
+    except errors as error:
+        raise BuildError(f"{step.function.__name__}: {type(error).__name__}: {error}") from error
+    if keep:
+        step.compiled = kernel
+
+
+def _checked_descriptor(tensor: torch.Tensor, rows: int, columns: int, pitch: int, block: list[int]) -> Any:
+    """Raises: BuildError where the hardware cannot take it."""
+    if tensor.data_ptr() % 16 or pitch * tensor.element_size() % 16:
+        raise BuildError(
+            f"a tensor descriptor needs an address and a pitch of 16-byte multiples, found a pitch of {pitch} elements at an "
+            f"address that is {tensor.data_ptr() % 16} over; use a schedule that loads by pointers"
+        )
+    descriptors = importlib.import_module("triton.tools.tensor_descriptor")
+    return descriptors.TensorDescriptor(tensor, [rows, columns], [pitch, 1], block)
+
+
+def _compile_errors() -> tuple[type[Exception], ...]:
+    compiler, runtime = importlib.import_module("triton.compiler.errors"), importlib.import_module("triton.runtime.errors")
+    return (compiler.CompilationError, runtime.OutOfResources, runtime.PTXASError)

@@ -1,0 +1,139 @@
+"""Tasks for tests, written node by node; strides are those of a linear layer unless said otherwise."""
+
+from __future__ import annotations
+
+from kforge_dynamo.records.task import Const, Extent, InputRole, InputSpec, Node, Operand, Stride, Task, ValueSpec
+from kforge_dynamo.semantics.table import OPS, Kind
+
+
+class Builder:
+    """Collects inputs first, then nodes; every method returns the number of the value it adds."""
+
+    def __init__(self, *row_axes: str, cols: tuple[str, ...] = ()) -> None:
+        self.row_axes, self.col_axes = row_axes or ("m",), cols
+        self.inputs: list[InputSpec] = []
+        self.nodes: list[Node] = []
+
+    def input(
+        self, cols: tuple[Extent, ...], dtype: str = "float32", rows: tuple[Extent, ...] | None = None,
+        strides: tuple[Stride, ...] | None = None, role: InputRole = InputRole.EXTRA,
+    ) -> int:  # fmt: skip
+        """An input; rows default to 1, strides to dense. Inputs come before the first node, whose number follows theirs."""
+        assert not self.nodes, "inputs come before nodes"
+        rows = (1,) * len(self.row_axes) if rows is None else rows
+        spec = ValueSpec(dtype, rows, cols)
+        self.inputs.append(InputSpec(spec, strides or dense(spec.shape), role))
+        return len(self.inputs) - 1
+
+    def operands(self, k: Extent, n: int, dtype: str = "float32", bias: bool = True) -> tuple[int, ...]:
+        """Inputs of a linear layer: x, w of shape (N, K), b."""
+        x = self.input((k,), dtype, self.row_axes, role=InputRole.LHS)
+        ones = (0,) * len(self.row_axes)
+        w = self.input((k, n), dtype, None, (*ones, 1, "dense"), InputRole.RHS)
+        b = [self.input((n,), dtype)] if bias else []
+        return (x, w, *b)
+
+    def linear(self, k: Extent, n: int, dtype: str = "float32", bias: bool = True) -> int:
+        """`x @ w.T + b`, inputs 0 to 2."""
+        return self.gemm(*self.operands(k, n, dtype, bias))
+
+    def gemm(self, x: int, w: int, *bias: int, alpha: float = 1.0, beta: float = 1.0) -> int:
+        """The product node."""
+        spec = self.inputs[w].value
+        out = ValueSpec(spec.dtype, self.row_axes, (spec.cols[1],))
+        return self.node(Node("gemm", (x, w, *bias), (("alpha", alpha), ("beta", beta)), out))
+
+    def node(self, node: Node) -> int:
+        """Any node."""
+        self.nodes.append(node)
+        return len(self.inputs) + len(self.nodes) - 1
+
+    def spec(self, number: int) -> ValueSpec:
+        """The spec of a value."""
+        return self.inputs[number].value if number < len(self.inputs) else self.nodes[number - len(self.inputs)].out
+
+    def op(self, name: str, *args: int | float | bool | Const, dtype: str | None = None) -> int:
+        """A pointwise node; floats are constants (pass an int as Const)."""
+        operands: list[Operand] = [Const(arg) if isinstance(arg, float | bool) else arg for arg in args]
+        specs = [self.spec(arg) for arg in operands if isinstance(arg, int)]
+        rows = tuple(_joined([spec.rows[i] for spec in specs]) for i in range(len(self.row_axes)))
+        cols = tuple(_joined([spec.cols[i] for spec in specs]) for i in range(len(specs[0].cols)))
+        assert OPS[name].kind is Kind.POINTWISE
+        return self.node(Node(name, tuple(operands), (), ValueSpec(dtype or specs[-1].dtype, rows, cols)))
+
+    def reduce(self, name: str, arg: int, axes: tuple[int, ...] | str, correction: float = 1.0) -> int:
+        """A reduction that keeps its dimensions."""
+        spec = self.spec(arg)
+        attrs = (("axes", axes), *((("correction", correction),) if name == "var" else ()))
+        dtype = "int64" if name in ("argmax", "argmin") else "bool" if name in ("any", "all") else spec.dtype
+        rows = (1,) * len(spec.rows) if axes == "rows" else spec.rows
+        cols = spec.cols if axes == "rows" else tuple(1 if i in axes else e for i, e in enumerate(spec.cols))
+        return self.node(Node(name, (arg,), attrs, ValueSpec(dtype, rows, cols)))
+
+    def reshape(self, arg: int, *cols: int) -> int:
+        """Other columns of as many elements."""
+        spec = self.spec(arg)
+        return self.node(Node("reshape", (arg,), (), ValueSpec(spec.dtype, spec.rows, cols)))
+
+    def slice(self, arg: int, start: int, stop: int, step: int = 1, axis: int = 0) -> int:
+        """Some of the columns."""
+        spec = self.spec(arg)
+        cols = tuple(-(-(stop - start) // step) if i == axis else e for i, e in enumerate(spec.cols))
+        attrs = (("axis", axis), ("start", start), ("step", step), ("stop", stop))
+        return self.node(Node("slice", (arg,), attrs, ValueSpec(spec.dtype, spec.rows, cols)))
+
+    def expand(self, arg: int, *cols: int) -> int:
+        """Columns repeated where they were one."""
+        spec = self.spec(arg)
+        return self.node(Node("expand", (arg,), (), ValueSpec(spec.dtype, spec.rows, cols)))
+
+    def gelu(self, x: int) -> int:
+        """gelu by erf."""
+        return self.op("mul", self.op("mul", x, 0.5), self.op("add", self.op("erf", self.op("mul", x, 0.7071067811865476)), 1.0))
+
+    def silu(self, x: int) -> int:
+        """x * sigmoid(x)."""
+        return self.op("mul", x, self.op("sigmoid", x))
+
+    def mish(self, x: int) -> int:
+        """x * tanh(softplus(x)) with the threshold that torch uses."""
+        soft = self.op("where", self.op("gt", x, 20.0, dtype="bool"), x, self.op("log1p", self.op("exp", x)))
+        return self.op("mul", x, self.op("tanh", soft))
+
+    def softmax(self, x: int) -> int:
+        """Over the last column axis."""
+        axis = (len(self.spec(x).cols) - 1,)
+        e = self.op("exp", self.op("sub", x, self.reduce("amax", x, axis)))
+        return self.op("div", e, self.reduce("sum", e, axis))
+
+    def logsumexp(self, x: int) -> int:
+        """With the guard for an infinite maximum."""
+        axis = (len(self.spec(x).cols) - 1,)
+        top = self.reduce("amax", x, axis)
+        top = self.op("where", self.op("eq", self.op("abs", top), float("inf"), dtype="bool"), 0.0, top)
+        return self.op("add", self.op("log", self.reduce("sum", self.op("exp", self.op("sub", x, top)), axis)), top)
+
+    def normalised(self, x: int, axes: tuple[int, ...] | str, eps: float = 1e-5) -> int:
+        """(x - mean) / sqrt(var + eps), without scale."""
+        mean, var = self.reduce("mean", x, axes), self.reduce("var", x, axes, 0.0)
+        return self.op("mul", self.op("sub", x, mean), self.op("rsqrt", self.op("add", var, eps)))
+
+    def group_norm(self, x: int, groups: int) -> int:
+        """Over groups of neighbouring columns, without scale."""
+        (n,) = self.spec(x).cols
+        assert isinstance(n, int)
+        return self.reshape(self.normalised(self.reshape(x, groups, n // groups), (1,)), n)
+
+    def task(self, *outputs: int) -> Task:
+        """The task that returns these values."""
+        return Task(self.row_axes, self.col_axes, tuple(self.inputs), tuple(self.nodes), outputs)
+
+
+def dense(shape: tuple[Extent, ...]) -> tuple[Stride, ...]:
+    """Stride classes of a dense row-major value."""
+    varying = [position for position, extent in enumerate(shape) if extent != 1]
+    return tuple(0 if p not in varying else 1 if p == varying[-1] else "dense" for p in range(len(shape)))
+
+
+def _joined(extents: list[Extent]) -> Extent:
+    return next((extent for extent in extents if extent != 1), 1)
