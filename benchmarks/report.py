@@ -170,13 +170,14 @@ def result_files() -> list[Path]:
     return sorted((HERE / "results").glob("*.jsonl"))
 
 
-def section(text: str, tables: str) -> str:
+def section(text: str, part: str, marks: tuple[str, str] = (BEGIN, END)) -> str:
     """`text` with what stands between the marks replaced. Raises: ValueError where the marks are missing."""
-    if BEGIN not in text or END not in text:
-        raise ValueError(f"no {BEGIN} ... {END} in the file: put the two marks where the tables belong")
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n\n{tables}\n{END}{tail}"
+    begin, end = marks
+    if begin not in text or end not in text:
+        raise ValueError(f"no {begin} ... {end} in the file: put the two marks where the part belongs")
+    head, _, rest = text.partition(begin)
+    _, _, tail = rest.partition(end)
+    return f"{head}{begin}\n\n{part.strip()}\n\n{end}{tail}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -41,7 +41,7 @@ PRINT_HOMES = ("cli/",)
 BROAD_EXCEPT_HOMES = ("sandbox/", "runtime.py", "graph_pass.py", "backend.py")
 PRIVATE_TORCH_HOMES = ("lowering/inductor.py", "inductor_entry.py", "graph_pass.py", "backend.py", "settings.py", "targets.py")
 
-SOURCES = sorted(path for folder in ("kforge_dynamo", "benchmarks", "tests") for path in (ROOT / folder).rglob("*.py"))
+SOURCES = sorted(path for folder in ("kforge_dynamo", "benchmarks", "scripts", "tests") for path in (ROOT / folder).rglob("*.py"))
 OWN = [path for path in SOURCES if PACKAGE in path.parents]
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import torch
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -85,7 +86,7 @@ def show(console: Console, run: Run) -> None:
     """One model in a few lines."""
     console.print(f"\n[bold]{run.entry.name}[/bold] ({run.entry.about})", highlight=False)
     if run.failure:
-        console.print(f"  [red]failed[/red]: {run.failure}", highlight=False, markup=True)
+        console.print(f"  [red]failed[/red]: {escape(run.failure)}", highlight=False)
         return
     word = "right" if run.right else "[red]WRONG[/red]"
     console.print(
