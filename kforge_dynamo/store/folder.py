@@ -33,8 +33,8 @@ class Folder:
 
 def find(asked: str | None) -> Folder:
     """The folder to use: `asked`, else the platform's cache folder of this user, else a private temporary one."""
-    wanted = Path(asked) if asked is not None else platformdirs.user_cache_path("kforge", appauthor=False)
-    if not wanted.is_absolute():
+    wanted = Path(asked) if asked is not None else _platform_folder()
+    if wanted is None or not wanted.is_absolute():
         return _temporary(f"this user has no home folder; set KFORGE_CACHE_DIR to a folder that only uid {_uid()} can write")
     problem = _unusable(wanted)
     if problem is not None:
@@ -44,6 +44,13 @@ def find(asked: str | None) -> Folder:
             wanted, False, False, f"the cache folder {wanted} can only be read; new winners last for this process alone"
         )
     return Folder(wanted, True, False, None)
+
+
+def _platform_folder() -> Path | None:
+    try:
+        return platformdirs.user_cache_path("kforge", appauthor=False)
+    except (RuntimeError, KeyError, OSError):  # no home, no account; older releases return a path that begins with "~" instead
+        return None
 
 
 def make_private(path: Path) -> None:
