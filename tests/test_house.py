@@ -25,8 +25,11 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "records",
         "semantics",
         "settings targets languages store",
-        "lowering codegen sandbox agents runtime ledger",
+        "ledger inductor_entry",
+        "reference",
+        "lowering codegen sandbox agents runtime",
         "forge",
+        "evaluation",
         "answers",
         "graph_pass",
         "backend scale",
@@ -38,8 +41,19 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 ENVIRONMENT_HOMES = ("settings.py",)
 PROCESS_HOMES = ("sandbox/worker.py", "languages/")
 PRINT_HOMES = ("cli/",)
-BROAD_EXCEPT_HOMES = ("sandbox/", "runtime.py", "graph_pass.py", "backend.py")
-PRIVATE_TORCH_HOMES = ("lowering/inductor.py", "inductor_entry.py", "graph_pass.py", "backend.py", "settings.py", "targets.py")
+BROAD_EXCEPT_HOMES = ("sandbox/", "runtime.py", "reference.py", "graph_pass.py", "backend.py")
+PRIVATE_TORCH_HOMES = (
+    "inductor_entry.py",
+    "ledger.py",
+    "lowering/inductor.py",
+    "lowering/symbols.py",
+    "reference.py",
+    "runtime.py",
+    "sandbox/baseline.py",
+    "settings.py",
+)
+NO_OTHER_NAME = re.compile(r"torch\._ops(\.|$)|torch\._inductor(\.(list_options|list_mode_options))?$")
+"""The types behind torch.ops have no public name; the two lists are what torch.compile's own documentation sends users to."""
 
 SOURCES = sorted(path for folder in ("kforge_dynamo", "benchmarks", "scripts", "tests") for path in (ROOT / folder).rglob("*.py"))
 OWN = [path for path in SOURCES if PACKAGE in path.parents]
@@ -180,6 +194,8 @@ def test_broad_except_has_its_reason_beside_it_and_its_home():
             caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
             if node.type is not None and not any(dotted(kind) in ("Exception", "BaseException") for kind in caught):
                 continue
+            if any(isinstance(inner, ast.Raise) and inner.exc is None for inner in node.body):
+                continue  # it cleans up and passes the error on
             comment = lines[node.lineno - 1].partition("#")[2].removeprefix(" noqa: BLE001").strip(" -:")
             if not comment or not at_home(path, BROAD_EXCEPT_HOMES):
                 wrong.append(f"{name_of(path)}:{node.lineno}")
@@ -191,6 +207,7 @@ def test_private_torch_names_have_one_home_that_names_the_versions():
     private = re.compile(r"torch\.(?:\w+\.)*_[a-z]")
     for path in OWN:
         names = [text for node in ast.walk(tree_of(path)) for text in (dotted(node), *imported(node)) if private.match(text)]
+        names = [name for name in names if not NO_OTHER_NAME.match(name)]
         if names and not at_home(path, PRIVATE_TORCH_HOMES):
             wrong.append(f"{name_of(path)}: {sorted(set(names))[:3]}")
         if names and not re.search(r"2\.1[1-9]", path.read_text(encoding="utf-8")):
@@ -223,14 +240,16 @@ def own_names() -> list[str]:
 
 
 def test_names_say_what_a_thing_is():
-    vague = re.compile(r"(?:^|[/_.:])(?:util|utils|helper|helpers|manager|managers|misc|common)(?:$|[/_.])|Helper|Manager|Utils")
+    vague = re.compile(
+        r"(?:^|[/_.:])(?:util|utils|helper|helpers|manager|managers)(?:$|[/_.])|(?:^|/)(?:misc|common)(?:/|[.]py)|Helper|Manager|Utils"
+    )
     wrong = [name for name in own_names() if vague.search(name)]
     assert not wrong, wrong
 
 
 def test_words_stay_with_the_product():
     foreign = re.compile(
-        r"\bsessions?\b|/work/|/root/|/home/\w|\bTODO\b|\bFIXME\b|pypi\.org|pythonhosted|pytorch\.org/whl|registry\.npmjs", re.I
+        r"\b[Ss]essions?\b|/work/|/root/|/home/\w|\bTODO\b|\bFIXME\b|pypi\.org|pythonhosted|pytorch\.org/whl|registry\.npmjs"
     )
     allowed = re.compile(r"request\.session|scope=\"session\"")  # pytest's own names
     wrong = []
@@ -264,6 +283,8 @@ def test_all_lists_exactly_the_public_names():
 @pytest.mark.parametrize("path", OWN, ids=name_of)
 def test_public_things_have_docstrings(path):
     tree = tree_of(path)
+    if path.name == "__init__.py" and not tree.body:
+        return
     assert ast.get_docstring(tree), f"{path}: no module docstring"
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     silent = []
