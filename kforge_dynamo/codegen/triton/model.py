@@ -1,0 +1,123 @@
+"""A cheap model of time: which schedules are worth measuring first, and which regions are worth searching first.
+
+Ceilings come from the target's peaks; the shares of them that kernels reach are rounded from measurements on one H200
+(Triton 3.6, torch 2.11): bf16 persistent with descriptors 788 of 989 TFLOP/s, pointer loads a fifth less, tf32x3 80 of 165.
+Never shown as a measurement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from kforge_dynamo.codegen.triton.expressions import ITEM_BYTES
+from kforge_dynamo.codegen.triton.schedule import Schedule
+from kforge_dynamo.codegen.triton.tiles import Product
+from kforge_dynamo.records.target import Target
+from kforge_dynamo.records.task import Extent, Task, ValueSpec
+
+LAUNCH_US = 3.0
+"""What one more launch costs in a graph replay, drain and fill of the device included."""
+
+_FLOPS = {"ieee": ("fp32_flops", 1.0), "tf32x3": ("tf32_flops", 3.0), "tf32": ("tf32_flops", 1.0)}
+"""Scheme to the peak that it runs at, and the products it makes of one; the others run at "fp16_flops"."""
+_DEFAULT_PEAKS = {"fp32_flops": 20e12, "tf32_flops": 80e12, "fp16_flops": 160e12, "memory_bytes_per_s": 1e12}
+"""For a device whose peaks are unknown; only ratios of times are used then."""
+
+_SHARES = ((128 * 256, 0.80), (128 * 128, 0.70), (64 * 128, 0.54), (64 * 64, 0.42), (32 * 64, 0.28), (16 * 64, 0.16), (0, 0.10))
+"""Tile area to the share of the peak that a persistent kernel with descriptors reaches."""
+_LIBRARY_SHARE = {"ieee": 0.76, "tf32": 0.84, "native": 0.80, "fp16": 0.80, "bf16": 0.80}
+"""What the vendor's library reaches: fp32 51 of 67 TFLOP/s."""
+_L2_OVER_MEMORY = 2.5
+"""What tiles get from the L2 over the bandwidth of the memory. Source: 128 x 256 tiles of bf16 at 788 TFLOP/s need 9.8 TB/s."""
+
+
+def peak(target: Target, name: str) -> float:
+    """A ceiling of the target, or a stand-in."""
+    return target.peak(name) or _DEFAULT_PEAKS[name]
+
+
+def rows_of(task: Task, product: Product, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+    """Batch, rows of one product, and K."""
+    batch = math.prod(sizes[axis] for axis in task.row_axes[: product.batch])
+    rows = math.prod(sizes[axis] for axis in task.row_axes[product.batch :])
+    return batch, rows, extent(product.depth, sizes)
+
+
+def extent(value: Extent, sizes: Mapping[str, int]) -> int:
+    """A size as a number."""
+    return sizes[value] if isinstance(value, str) else value
+
+
+def bytes_of(spec: ValueSpec, sizes: Mapping[str, int]) -> int:
+    """Memory of a value."""
+    return math.prod(extent(item, sizes) for item in spec.shape) * ITEM_BYTES.get(spec.dtype, 8)
+
+
+def product_us(task: Task, product: Product, schedule: Schedule, sizes: Mapping[str, int], target: Target) -> float:
+    """Time of the product's kernel."""
+    batch, rows, depth = rows_of(task, product, sizes)
+    bm, bn = schedule.block_m, schedule.block_n
+    tiles = batch * math.ceil(rows / bm) * math.ceil(product.columns / bn) * schedule.split
+    steps = math.ceil(depth / schedule.split / schedule.block_k) * schedule.block_k
+    name, passes = _FLOPS.get(schedule.scheme, ("fp16_flops", 1.0))
+    share = next(value for area, value in _SHARES if bm * bn >= area) * _manner(schedule)
+    per_unit = peak(target, name) / passes / target.units * share
+    # small tiles share a multiprocessor, so only whole waves of large ones are lost
+    waves = max(1.0, math.ceil(tiles / target.units) if bm * bn >= 128 * 128 else tiles / target.units)
+    compute = waves * 2.0 * bm * bn * steps / per_unit
+    item = ITEM_BYTES[task.value(product.lhs).dtype]
+    moved = (rows * depth + depth * product.columns) * batch * item
+    fed = moved / peak(target, "memory_bytes_per_s") / min(1.0, 0.9 * min(1.0, tiles / target.units))
+    cached = tiles * (bm + bn) * steps * item / (peak(target, "memory_bytes_per_s") * _L2_OVER_MEMORY)
+    return 1e6 * max(compute, fed, cached) + LAUNCH_US
+
+
+def _manner(schedule: Schedule) -> float:
+    """How near to the best the loads and stores come."""
+    share = 1.0
+    if not schedule.descriptors:
+        share *= 0.8
+    if not schedule.persistent:
+        share *= 0.95
+    if schedule.persistent and not schedule.flatten:
+        share *= 0.97
+    if schedule.specialize:
+        share *= 0.9
+    share *= {"pointer": 0.96, "descriptor": 1.0, "halves": 0.99}[schedule.store]
+    large = schedule.block_m * schedule.block_n >= 128 * 256
+    if schedule.warps == 4 and schedule.block_m * schedule.block_n >= 128 * 128:
+        share *= 0.5 if large else 0.97
+    if schedule.scheme == "tf32x3":
+        share *= 0.7 * (0.8 if large else 1.0)  # the parts of 128 x 256 operands do not fit the registers
+    if schedule.scheme == "ieee" and schedule.block_m * schedule.block_n > 128 * 128:
+        share *= 0.5
+    if schedule.block_m > schedule.block_n:
+        share *= 0.99
+    return share * {1: 0.5, 2: 0.9, 3: 0.99}.get(schedule.stages, 1.0)
+
+
+def library_us(task: Task, product: Product, scheme: str, sizes: Mapping[str, int], target: Target) -> float:
+    """What the bare product takes in the vendor's library, and one kernel for all that follows it."""
+    batch, rows, depth = rows_of(task, product, sizes)
+    name, _ = _FLOPS.get(scheme, ("fp16_flops", 1.0))
+    flops = 2.0 * batch * rows * depth * product.columns
+    tiles = batch * math.ceil(rows / 128) * math.ceil(product.columns / 128)
+    busy = min(1.0, tiles / target.units)
+    compute = flops / (peak(target, name) * _LIBRARY_SHARE.get(scheme, 0.8) * max(busy, 0.25))
+    item = ITEM_BYTES[task.value(product.lhs).dtype]
+    bandwidth = peak(target, "memory_bytes_per_s") * 0.9
+    fed = (rows * depth + depth * product.columns) * batch * item / bandwidth
+    total = 1e6 * max(compute, fed) + LAUNCH_US
+    if len(task.nodes) > 1 or task.outputs != (product.number,):
+        written = sum(bytes_of(task.value(number), sizes) for number in task.outputs)
+        extra = sum(
+            bytes_of(item.value, sizes) for number, item in enumerate(task.inputs) if number not in (product.lhs, product.rhs)
+        )
+        total += 1e6 * (bytes_of(product.node.out, sizes) + written + extra) / bandwidth + LAUNCH_US
+    return total
+
+
+def traffic_us(specs: Sequence[ValueSpec], sizes: Mapping[str, int], target: Target) -> float:
+    """Time to move these values once."""
+    return 1e6 * sum(bytes_of(spec, sizes) for spec in specs) / (peak(target, "memory_bytes_per_s") * 0.9)
