@@ -41,7 +41,7 @@ def kforge(
         work: GraphWork | None = prepare(gm, example_inputs, settings, mode, patches)
     except KforgeError:
         raise
-    except Exception as error:  # kforge must never be the reason that a model fails
+    except Exception as error:  # noqa: BLE001  kforge must never be the reason that a model fails
         ledger.say_once(f"kforge left a graph to Inductor: {type(error).__name__}: {str(error)[:300]}")
         work = None
     if work is None:
@@ -58,7 +58,7 @@ def _with_kforge(
             return inductor_entry.compile_graph(gm, example_inputs, patches, work)
     except (KforgeError, *inductor_entry.CONTROL_FLOW):
         raise
-    except Exception as error:  # ours or Inductor's: the next try tells which
+    except Exception as error:  # noqa: BLE001  ours or Inductor's: the next try tells which
         if inductor_entry.no_compiler(error):
             return _uncompiled(spare, example_inputs, error)
         result = _without_kforge(again, spare, example_inputs, patches)
@@ -77,7 +77,7 @@ def _without_kforge(
         return inductor_entry.compile_graph(gm, example_inputs, patches, None)
     except inductor_entry.CONTROL_FLOW:
         raise
-    except Exception as error:  # Inductor cannot compile this graph here; the model still has to run
+    except Exception as error:
         if not inductor_entry.no_compiler(error):
             raise
         return _uncompiled(spare, example_inputs, error)

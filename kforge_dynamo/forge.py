@@ -13,10 +13,10 @@ from kforge_dynamo.agents.generator import Generator
 from kforge_dynamo.agents.search import Clock, Problem, SearchResult, search
 from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.codec import to_text
-from kforge_dynamo.semantics.cost import gemm_flops, moved_bytes
 from kforge_dynamo.records.outcome import CacheKey, Provenance, Standing, State, Terms, Timings, Trial, Verdict, Winner
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Domain, Task
+from kforge_dynamo.semantics.cost import gemm_flops, moved_bytes
 
 Answer = Winner | Standing
 Evaluate = Callable[["Miss", Candidate, str, float], Trial]

@@ -22,17 +22,19 @@ from kforge_dynamo.errors import MissError
 from kforge_dynamo.forge import Context, shortfall
 from kforge_dynamo.lowering import inductor
 from kforge_dynamo.lowering.explain import explain
-from kforge_dynamo.lowering.partition import Partition, Region, partition
+from kforge_dynamo.lowering.partition import partition
+from kforge_dynamo.lowering.regions import Partition, Region
 from kforge_dynamo.lowering.repair import repair
 from kforge_dynamo.lowering.splice import splice
 from kforge_dynamo.records.codec import digest, from_text, to_text
 from kforge_dynamo.records.outcome import Winner
 from kforge_dynamo.records.site import Site
-from kforge_dynamo.records.task import Domain, point
+from kforge_dynamo.records.task import AxisRange, Domain, point
 from kforge_dynamo.settings import Settings
 
 _log = logging.getLogger("kforge")
 
+_DEVICE_KINDS = ("cpu", "cuda")
 _WIDTH = 4  # a symbolic size is verified from a fourth to four times the size that was met first
 
 
@@ -62,7 +64,7 @@ class GraphWork:
             return
         try:
             repair(graph)
-            found = partition(graph)
+            found = partition(graph, _DEVICE_KINDS)
         except Exception as error:  # noqa: BLE001  a graph we cannot read is Inductor's
             ledger.say_once(f"kforge could not read a graph and left it to Inductor: {type(error).__name__}: {error}")
             return
@@ -95,16 +97,15 @@ class GraphWork:
 
     def _inquiry(self, region: Region) -> answers.Inquiry | str:
         """The question for a region, or why there is none."""
-        known = tuple(size for size in map(_hint, region.sizes) if size is not None)
-        if len(known) < len(region.sizes):
+        known = region.binding.hints
+        if known is None:
             return "its sizes depend on data and are not known when the graph is compiled"
         domain = _domain(region, known)
-        device = region.device
-        return self.desk.inquiry(region.task, known, domain, device, region.title, self.regime)
+        return self.desk.inquiry(region.task, known, domain, region.device, region.title, self.regime)
 
     def _place(self, graph: fx.Graph, region: Region, inquiry: answers.Inquiry, reply: answers.Reply) -> None:
         if reply.winner is not None:
-            context = Context(region.fused_consumer, region.removed_bytes, self.regime)
+            context = Context(region.facts.fused_consumer, max(0, region.facts.removed_bytes or 0), self.regime)
             reason = shortfall(reply.winner.trial.timings, context, inquiry.target)
             if reason is not None:
                 self._report(region, inquiry, "no_winner", reason, reply.winner)
@@ -114,7 +115,7 @@ class GraphWork:
             self._report(region, inquiry, "winner", "spliced", reply.winner)
         elif self.settings.on_miss == "error":
             raise MissError(
-                f"region {region.title!r} has no winner for sizes {inquiry.sizes} ({reply.reason}); "
+                f"region {inquiry.title!r} has no winner for sizes {inquiry.sizes} ({reply.reason}); "
                 "run `kforge warm` for this model, or drop on_miss='error'"
             )
         elif reply.pending:
@@ -124,20 +125,19 @@ class GraphWork:
             self._report(region, inquiry, reply.state, reply.reason)
 
     def _splice(self, graph: fx.Graph, region: Region, inquiry: answers.Inquiry, winner: str) -> None:
-        fixed = all(isinstance(size, int) for size in region.sizes)
+        sizes = [axis.size for axis in region.binding.axes]
+        fixed = all(isinstance(size, int) for size in sizes)
         site = Site(
             key=inquiry.key,
             task=region.task,
-            raw_dims=region.raw_dims,
+            raw_dims=region.binding.raw_dims,
             output_ranks=tuple(len(output.meta["val"].shape) for output in region.outputs),
             sizes=inquiry.sizes,
             fixed=fixed,
-            device=str(region.device.type),
+            device=region.device.type,
             winner=winner,
         )
-        splice(
-            graph, inductor.operator(), to_text(site), region.nodes, region.inputs, () if fixed else region.sizes, region.outputs
-        )
+        splice(graph, inductor.operator(), to_text(site), region, () if fixed else sizes)
 
     def _report(
         self, region: Region, inquiry: answers.Inquiry | None, state: str, reason: str, winner: Winner | None = None
@@ -197,20 +197,13 @@ def _input_text(item: Any) -> str:
     return f"{item.dtype} {tuple(item.shape)} {stride} {item.device} {item.requires_grad}"
 
 
-def _hint(size: int | torch.SymInt) -> int | None:
-    """The size the graph is being compiled for; None where it depends on data. Adds no guard."""
-    if not isinstance(size, torch.SymInt):
-        return size
-    return size.node.hint if size.node.has_hint() else None
-
-
 def _domain(region: Region, sizes: tuple[int, ...]) -> Domain:
     """The sizes a winner is asked for: those met, and for symbolic ones a range around them."""
     exact = point(region.task, sizes)
     return Domain(
         tuple(
-            item if isinstance(size, int) else type(item)(item.axis, max(1, item.low // _WIDTH), item.high * _WIDTH)
-            for item, size in zip(exact.ranges, region.sizes, strict=True)
+            item if isinstance(axis.size, int) else AxisRange(item.axis, max(1, item.low // _WIDTH), item.high * _WIDTH)
+            for item, axis in zip(exact.ranges, region.binding.axes, strict=True)
         )
     )
 

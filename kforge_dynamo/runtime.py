@@ -74,7 +74,7 @@ class Runner:
         self.site = site
         self.launcher: Launcher | None = None
         self.winner: Winner | None = None
-        self.reference = Reference(site.task)
+        self.reference = Reference(site.task, site.raw_dims)
         self._inputs = len(site.task.inputs)
         self._sizes = site.sizes if site.fixed else None
         self._aligned = not site.device.startswith("cpu")
@@ -85,7 +85,7 @@ class Runner:
         """Looks for the winner again. Readers see the old launcher or the new one, each of them right."""
         try:
             self.winner, self.launcher = resolve(self.site)
-        except Exception as error:  # whatever is wrong with a stored kernel, the region must still be computed
+        except Exception as error:  # noqa: BLE001  whatever is wrong with a stored kernel, the region must still be computed
             ledger.say_once(f"a region runs by its reference because its winner could not be loaded: {error}")
 
     def __call__(self, *args: Any, out: torch.Tensor | None = None, outs: Sequence[torch.Tensor] = ()) -> None:

@@ -5,6 +5,7 @@ import torch
 from kforge_dynamo import ledger, runtime
 from kforge_dynamo.errors import StoreError
 from kforge_dynamo.lowering import inductor
+from kforge_dynamo.lowering.regions import Binding, Facts, Feed, Region
 from kforge_dynamo.lowering.splice import splice
 from kforge_dynamo.records.codec import from_text, to_text
 from kforge_dynamo.records.outcome import CacheKey
@@ -85,8 +86,10 @@ class SpliceRelu(CustomGraphPass):
             fixed = isinstance(rows, int)
             key = CacheKey("t", "cpu", "n", 1)
             site = Site(key, task, ((0, 1), (None, 0, 1)), (2,) * len(task.outputs), (rows,) if fixed else (5,), fixed, "cpu", "w")
-            outputs = [mm, relu] if self.two_outputs else [relu]
-            splice(graph, op, to_text(site), [mm, relu], list(mm.args), () if fixed else (rows,), outputs)
+            outputs = (mm, relu) if self.two_outputs else (relu,)
+            feeds = tuple(Feed(node, None, dims) for node, dims in zip(mm.args, site.raw_dims, strict=True))
+            region = Region(mm, task, Binding(feeds, (), ()), (mm, relu), (), outputs, Facts(None, None, None, False))
+            splice(graph, op, to_text(site), region, () if fixed else (rows,))
         inductor.sort(graph)
 
     def uuid(self):
