@@ -94,7 +94,9 @@ struct Call {
   const int64_t* strides;
   long size[%(axes)d];     // of the row axes
   long lead;               // leading row axes that are no part of `rows`
-  long rows, outer, block, per_outer, blocks;
+  long rows, outer;
+  long block, per_outer, blocks;         // of rows, in passes over rows
+  long tile_rows, tiles_per_outer, items; // of the product, columns inside
   int threads;
   long* counters;
   // elements from the start of an input to outer index `o`

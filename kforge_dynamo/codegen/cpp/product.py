@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 from kforge_dynamo.codegen.cpp.cells import POINTERS
 from kforge_dynamo.codegen.cpp.memory import Memory, batch_axes, row_step, step_of
+from kforge_dynamo.codegen.cpp.program import Inexpressible
 from kforge_dynamo.codegen.cpp.schedule import Schedule
 from kforge_dynamo.records.task import Extent, Task
 
@@ -34,6 +35,16 @@ class Operands:
         """K as a C++ expression."""
         return str(self.k) if isinstance(self.k, int) else "c.k"
 
+    @property
+    def left(self) -> str:
+        """The start of the left operand's rows of outer index `o`."""
+        return f"c.in{self.lhs} + c.start(o, {self.lhs})"
+
+    @property
+    def right(self) -> str:
+        """The start of the right operand of outer index `o`."""
+        return f"c.in{self.rhs} + c.start(o, {self.rhs})"
+
 
 def operands_of(task: Task) -> Operands:
     """The product of `task`, which has one."""
@@ -57,31 +68,156 @@ def operands_of(task: Task) -> Operands:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ProductText:
-    """`functions` define `product_block(c, o, first, count, p, pitch, t)`; `before` runs in the entry, ahead of the team.
+    """`item` is the body of `product_item(c, o, first, count, c0, width, p, pitch, exact, own)`: the product's rows `first`
+    to `first + count` and columns `c0` to `c0 + width`, stored at `p`; with `exact` nothing beside them is written.
 
-    `whole` says that `before` computes everything, and `product_block` is not there.
+    `before` runs in the entry ahead of the team, `team` is run by all threads first. `whole`: `before` does everything.
+    `own` is the thread's memory of `own_floats` floats. Rows come in multiples of `granule`.
     """
 
     functions: str
-    before: tuple[str, ...]
-    whole: bool
+    item: list[str] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
+    team: list[str] = field(default_factory=list)
+    own_floats: int = 0
+    granule: int = 1
+    whole: bool = False
+
+    def all_functions(self) -> str:
+        """The fixed text and `product_item`."""
+        if not self.item:
+            return self.functions
+        head = (
+            "static void product_item(const Call& c, long o, long first, long count, long c0, long width, float* p, long pitch, "
+        )
+        body = "\n".join(["(void)own; (void)exact;", *self.item])
+        return f"{self.functions}\n{head}bool exact, float* own) {{\n{body}\n}}\n"
 
 
-def product_text(task: Task, schedule: Schedule, memory: Memory, whole: str) -> ProductText:
-    """The product of `task` by `schedule`; `whole` is where a product computed at once lies (C++, pitch N)."""
+def product_text(task: Task, schedule: Schedule, memory: Memory, whole: str, lanes: int) -> ProductText:
+    """The product of `task` by `schedule`; `whole` is where a product computed at once lies (C++, pitch N).
+
+    Raises: Inexpressible where this way of computing does not serve the task.
+    """
     it = operands_of(task)
-    shape = f"{{{it.lhs_row}, {it.lhs_k}}}, c.in{it.rhs} + c.start(o, {it.rhs}), {{{it.rhs_k}, {it.rhs_n}}}"
-    left = f"c.in{it.lhs} + c.start(o, {it.lhs})"
-    text = (TEXT / "library.h").read_text()
+    if schedule.product == "own":
+        return _own(task, it, schedule, memory, lanes)
+    if schedule.product == "dot":
+        return _dot(it, schedule, lanes)
+    if it.ctype == "f16":
+        raise Inexpressible("torch's library has no float16 product")
+    shape = f"{{{it.lhs_row}, {it.lhs_k}}}"
+    strides = f"{{{it.rhs_k}, {it.rhs_n}}}"
+    text = ProductText(_text("library.h"))
     if schedule.product == "library_whole":
-        call = f"library_product({left}, {shape}, c.rows, {it.n}, {it.k_text}, {whole} + o * c.rows * {it.n}, {it.n});"
-        return ProductText(text, ("for (long o = 0; o < c.outer; ++o)", call), True)
-    function = f"""
-static void product_block(const Call& c, long o, long first, long count, float* p, long pitch, int t) {{
-  (void)t;
-  library_product({left} + first * {it.lhs_row}, {shape}, count, {it.n}, {it.k_text}, p, pitch);
-}}
-"""
-    return ProductText(text + function, (), False)
+        call = f"library_product({it.left}, {shape}, {it.right}, {strides}, c.rows, {it.n}, {it.k_text}, "
+        text.before = ["for (long o = 0; o < c.outer; ++o)", f"{call}{whole} + o * c.rows * {it.n}, {it.n});"]
+        text.whole = True
+    else:
+        text.item = [
+            f"library_product({it.left} + first * {it.lhs_row}, {shape}, {it.right} + c0 * {it.rhs_n}, {strides}, count, width, "
+            f"{it.k_text}, p, pitch);"
+        ]
+    return text
+
+
+def _text(*names: str) -> str:
+    return "\n".join((TEXT / name).read_text() for name in names)
+
+
+def _dot(it: Operands, schedule: Schedule, lanes: int) -> ProductText:
+    if it.lhs_k != "1" or it.rhs_k != "1":
+        raise Inexpressible("an operand does not lie along k")
+    if schedule.mr > lanes:
+        raise Inexpressible(f"{schedule.mr} rows at a time in vectors of {lanes}")
+    strip = max(lanes, min(256, 65536 // (it.k if isinstance(it.k, int) else 4096) // lanes * lanes))
+    call = f"dot_product<{schedule.mr}, {strip}>({it.left} + first * {it.lhs_row}, {it.lhs_row}, "
+    call += f"{it.right} + c0 * {it.rhs_n}, {it.rhs_n}, count, width, {it.k_text}, p, pitch);"
+    return ProductText(_text("gemm.h", "dot.h"), [call])
+
+
+def _own(task: Task, it: Operands, schedule: Schedule, memory: Memory, lanes: int) -> ProductText:
+    panel = schedule.nv * lanes
+    text = ProductText(_text("gemm.h"))
+    tile = f"{schedule.mr}, {schedule.nv}, {schedule.kc}"
+    by_columns = schedule.side == "columns"
+    shared = it.batch == 0 and (by_columns or 0 < schedule.cols < it.n)
+    packed, padded, start = "own", f"(({'width' if by_columns else 'count'}) + {panel - 1}) / {panel} * {panel}", "0"
+    text.own_floats = _copies(schedule, panel)
+    lines = ("c0", "width", it.rhs_n, it.rhs_k, it.right) if by_columns else ("first", "count", it.lhs_row, it.lhs_k, it.left)
+    if shared:
+        packed, padded = _pack_together(text, task, it, schedule, memory, panel)
+        start = lines[0]
+    else:
+        if not isinstance(it.k, int):
+            raise Inexpressible("a symbolic K with an operand packed by each thread")
+        source = f"{lines[4]} + {lines[0]} * {lines[2]}"
+        panels = f"({lines[1]} + {panel - 1}) / {panel}"
+        packed = f"own + {text.own_floats}"
+        side = _rounded(it.n if by_columns and schedule.cols == 0 else schedule.cols if by_columns else schedule.rows, panel)
+        text.own_floats += side * it.k
+        text.item.append(
+            f"pack_panels<{schedule.nv}, {schedule.kc}>({packed}, {source}, {lines[2]}, {lines[3]}, {lines[1]}, {it.k}, 0, {panels});"
+        )
+    if by_columns:
+        text.granule = schedule.mr
+        text.item.append(
+            f"multiply<{tile}>({packed}, {padded}, {start}, width, {it.left} + first * {it.lhs_row}, {it.lhs_row}, {it.lhs_k}, count, "
+            f"{it.k_text}, p, pitch, exact, own);"
+        )
+        return text
+    return _turned(text, it, schedule, panel, f"multiply<{tile}>({packed}, {padded}, {start}, count, ")
+
+
+def _turned(text: ProductText, it: Operands, schedule: Schedule, panel: int, call: str) -> ProductText:
+    """Rows along vectors: tiles come out transposed, in strips of columns that stay in the cache until they are turned."""
+    text.granule = panel
+    strip = 8 * schedule.mr
+    pitch = _rounded(schedule.rows, panel) + 16
+    turned = f"own + {text.own_floats}"
+    text.own_floats += strip * pitch
+    text.item += [
+        f"for (long s = 0; s < width; s += {strip}) {{",
+        f"const long n = width - s < {strip} ? width - s : {strip};",
+        f"{call}{it.right} + (c0 + s) * {it.rhs_n}, {it.rhs_n}, {it.rhs_k}, n, {it.k_text}, {turned}, {pitch}, false, own);",
+        f"turn(p + s, pitch, {turned}, {pitch}, n, count);",
+        "}",
+    ]
+    return text
+
+
+def _copies(schedule: Schedule, panel: int) -> int:
+    """Floats of the scalar side's two copies and of a tile at the edge."""
+    return _rounded(2 * schedule.mr * (schedule.kc + 16) + schedule.mr * panel, 16)
+
+
+def _pack_together(
+    text: ProductText, task: Task, it: Operands, schedule: Schedule, memory: Memory, panel: int
+) -> tuple[str, str]:
+    """All threads pack one side for everybody; returns where it lies and how many lines it has."""
+    if schedule.side == "columns":
+        padded = str(_rounded(it.n, panel))
+        memory.add("packed", f"{padded} * {it.k}")
+        line, step, count, source, outer = it.rhs_n, it.rhs_k, str(it.n), it.right, "1"
+        offset = "0"
+    else:
+        padded = f"((c.rows + {panel - 1}) / {panel} * {panel})"
+        rows = " * ".join([*task.row_axes[:-1], f"({task.row_axes[-1]} + {panel})"])
+        memory.add("packed", f"{rows} * {it.k}")
+        line, step, count, source, outer = it.lhs_row, it.lhs_k, "c.rows", it.left, "c.outer"
+        offset = f"o * {padded} * {it.k_text}"
+    text.team = [
+        f"for (long o = 0; o < {outer}; ++o) {{",
+        f"const long panels = {padded} / {panel};",
+        f"pack_panels<{schedule.nv}, {schedule.kc}>(c.packed + {offset}, {source}, {line}, {step}, {count}, {it.k_text}, "
+        "panels * t / team, panels * (t + 1) / team);",
+        "}",
+        "barrier();",
+    ]
+    return f"c.packed + {offset}", padded
+
+
+def _rounded(count: int, unit: int) -> int:
+    return -(-count // unit) * unit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kforge_dynamo.codegen.cpp.memory import Memory, call_struct, fill_call
@@ -11,7 +10,7 @@ from kforge_dynamo.codegen.cpp.phases import Phases, phases_of
 from kforge_dynamo.codegen.cpp.product import TEXT, ProductText, operands_of, product_text
 from kforge_dynamo.codegen.cpp.program import Program, program_of
 from kforge_dynamo.codegen.cpp.schedule import Schedule
-from kforge_dynamo.records.candidate import Buffer, Launch, LaunchPlan
+from kforge_dynamo.records.candidate import Launch, LaunchPlan
 from kforge_dynamo.records.target import Target
 from kforge_dynamo.records.task import Task
 
@@ -43,36 +42,60 @@ class _Source:
 
     def __init__(self, task: Task, program: Program, phases: Phases, schedule: Schedule, target: Target) -> None:
         self.task, self.program, self.phases, self.schedule, self.target = task, program, phases, schedule, target
+        self.lanes = lanes_of(target)
         self.memory = Memory(task, program)
         self.units = max(1, target.units)
-        self.passes = Passes(task, program, phases, self.memory, lanes_of(target), schedule.rows, self.units)
+        self.passes = Passes(task, program, phases, self.memory, self.lanes, schedule.rows, self.units)
+        self.product: ProductText | None = None
+        self.whole = ""
+        self.offsets: dict[str, int] = {}
 
     def write(self) -> Written:
-        product_in = self._product_home()
-        self.passes.write(product_in)
-        whole = self._whole(product_in)
-        product = product_text(self.task, self.schedule, self.memory, whole) if self.program.product is not None else None
-        scratch = max((text.scratch_floats for text in self.passes.texts), default=0)
-        self.per_thread = self._thread_layout(scratch, product, product_in)
+        home = self._product_home()
+        self.passes.write(home)
+        n = self.n
+        # whole vectors, and whole panels where columns are packed: a unit that is not the last ends where a panel ends
+        unit = self.lanes * max(1, self.schedule.nv)
+        width = min(n, -(-self.schedule.cols // unit) * unit) if self.schedule.cols else n
+        whole_rows = width >= n or (self.passes.texts[0].ranged and not self.phases.phases[0].reductions)
+        whole_product = self.schedule.product == "library_whole"
+        self.phased = self.program.product is not None and not whole_product and (self.schedule.phased or not whole_rows)
+        self.width = width
+        self.whole = self._whole(home)
+        if self.program.product is not None:
+            self.product = product_text(self.task, self.schedule, self.memory, self.whole, self.lanes)
+        self.per_thread = self._thread_layout()
         if self.per_thread:
             self.memory.add("team", f"{self.units} * {self.per_thread}")
-        k = "no product" if product is None else f"K = {operands_of(self.task).k}"
-        parts = [
-            f"#define W {lanes_of(self.target)}",
+        return Written("\n".join(self._parts()), self._plan())
+
+    @property
+    def n(self) -> int:
+        """Columns of the product, or of the widest target where there is none."""
+        if self.program.product is not None:
+            return self.program.size(self.program.product)
+        return max((self.program.size(number) for number in self.phases.phases[0].targets), default=1)
+
+    def _parts(self) -> list[str]:
+        k = "no product" if self.product is None else f"K = {operands_of(self.task).k}"
+        reduces = any(phase.reductions for phase in self.phases.phases)
+        return [
+            f"#define W {self.lanes}",
             (TEXT / "vector.h").read_text(),
             (TEXT / "math.h").read_text(),
             call_struct(self.task, self.memory, k),
-            (TEXT / "columns.h").read_text() if any(phase.reductions for phase in self.phases.phases) else "",
-            *([product.functions] if product is not None else []),
+            (TEXT / "columns.h").read_text() if reduces else "",
+            self.product.all_functions() if self.product is not None else "",
             *self.passes.functions,
-            self._work(product, product_in, whole),
-            self._entry(product),
+            self._work(),
+            self._entry(),
         ]
-        library = self.schedule.product.startswith("library")
-        buffers = tuple(Buffer(b.name, b.dtype, b.elements, b.zeroed) for b in self.memory.buffers)
+
+    def _plan(self) -> LaunchPlan:
+        buffers = tuple(self.memory.buffers)
         args = tuple(f"in:{i}" for i in range(len(self.task.inputs))) + tuple(f"out:{i}" for i in range(len(self.task.outputs)))
         launch = Launch("kforge_entry", ("1",), args + tuple(f"buf:{b.name}" for b in buffers))
-        return Written("\n".join(parts), LaunchPlan(buffers, (launch,), library=library))
+        return LaunchPlan(buffers, (launch,), library=self.schedule.product.startswith("library"))
 
     def _product_home(self) -> int | None:
         """The product's own number where it is written straight to where it is wanted: an fp32 output, or kept whole."""
@@ -82,104 +105,137 @@ class _Source:
         wanted = product in self.phases.kept or product in self.program.outputs
         return product if wanted else None
 
-    def _whole(self, product_in: int | None) -> str:
+    def _whole(self, home: int | None) -> str:
         """Where the whole product lies, C++; empty where only blocks of it exist at a time."""
-        if product_in is not None:
-            if product_in in self.phases.kept:
-                return f"c.kept{product_in}"
-            return f"c.out{self.program.outputs.index(product_in)}"
-        if self.schedule.product == "library_whole":
-            assert self.program.product is not None
-            return self.memory.add("whole", f"{self.memory.row_count} * {self.program.size(self.program.product)}")
+        if home is not None:
+            return f"c.kept{home}" if home in self.phases.kept else f"c.out{self.program.outputs.index(home)}"
+        if self.phased or self.schedule.product == "library_whole":
+            return self.memory.add("whole", f"{self.memory.row_count} * {self.n}")
         return ""
 
-    def _thread_layout(self, scratch: int, product: ProductText | None, product_in: int | None) -> int:
-        """Floats of scratch a thread: row scratch, blocks for column passes, the product's block."""
-        self.offsets = {"scratch": 0}
-        total = -(-scratch // 16) * 16
+    def _thread_layout(self) -> int:
+        """Floats of memory a thread: row scratch, the product's own, blocks for column passes, the product's block."""
+        total = 0
+        wanted = {"scratch": max((text.scratch_floats for text in self.passes.texts), default=0)}
+        if self.product is not None:
+            wanted["work"] = self.product.own_floats
         for index in range(len(self.phases.phases)):
             for number in self.passes.columns.private(index):
-                self.offsets[f"columns{number}"] = total
-                total += -(-self.schedule.rows * self.program.size(number) // 16) * 16
-        if product is not None and product_in is None and not product.whole:
-            self.offsets["product"] = total
-            total += self.schedule.rows * self._pitch()
+                wanted[f"columns{number}"] = self.schedule.rows * self.program.size(number)
+        if self.product is not None and not self.whole:
+            rows = -(-self.schedule.rows // self.product.granule) * self.product.granule
+            wanted["product"] = rows * self._pitch()
+        for name, floats in wanted.items():
+            self.offsets[name] = total
+            total += -(-floats // 16) * 16
         return -(-total // 1024) * 1024 + 16 if total else 0
 
     def _pitch(self) -> int:
         """Elements between rows of a private product block: no multiple of a page, so that rows fall into different sets."""
-        assert self.program.product is not None
-        return -(-self.program.size(self.program.product) // 16) * 16 + 16
+        unit = max(self.lanes, self.schedule.nv * self.lanes)
+        return -(-self.width // unit) * unit + 16
 
-    def _work(self, product: ProductText | None, product_in: int | None, whole: str) -> str:
+    def _work(self) -> str:
         lines = ["static void work(const Call& c, int t, int team) {", "(void)t; (void)team;"]
-        if self.per_thread:
-            lines.append(f"float* const own = c.team + t * {self.per_thread}l;")
-        lines.append(f"float* const scratch = {'own' if self.per_thread else 'nullptr'}; (void)scratch;")
+        lines.append(f"float* const own = {f'c.team + t * {self.per_thread}l' if self.per_thread else 'nullptr'};")
+        lines.append("float* const scratch = own; (void)scratch;")
+        lines += self.product.team if self.product is not None else []
+        if self.phased:
+            lines += [*self._items(len(self.phases.phases)), self._product_call(self.whole), "}", "barrier();"]
         last = max((i for i, phase in enumerate(self.phases.phases) if phase.targets or phase.once), default=0)
         for index in range(last + 1):
-            lines += self._pass(index, product, product_in, whole)
+            lines += self._pass(index)
         return "\n".join([*lines, "}\n"])
 
-    def _pass(self, index: int, product: ProductText | None, product_in: int | None, whole: str) -> Sequence[str]:
+    def _items(self, counter: int) -> list[str]:
+        """Opens the loop over units of the product."""
+        across = -(-self.n // self.width)
+        return [
+            f"for (long b = c.next({counter}); b < c.items; b = c.next({counter})) {{",
+            f"const long row = b / {across}, c0 = b % {across} * {self.width};",
+            f"const long width = {self.n} - c0 < {self.width} ? {self.n} - c0 : {self.width};",
+            "const long o = row / c.tiles_per_outer, first = row % c.tiles_per_outer * c.tile_rows;",
+            "const long count = c.rows - first < c.tile_rows ? c.rows - first : c.tile_rows;",
+        ]
+
+    def _product_call(self, whole: str) -> str:
+        own = f"own + {self.offsets['work']}"
+        if whole:
+            at = f"{whole} + (o * c.rows + first) * {self.n} + c0, {self.n}, true"
+        else:
+            at = f"own + {self.offsets['product']}, {self._pitch()}, false"
+        return f"product_item(c, o, first, count, c0, width, {at}, {own});"
+
+    def _pass(self, index: int) -> list[str]:
         phase = self.phases.phases[index]
-        lines = []
-        if index > 0:
-            lines += [f"if (t == 0) once_{index}(c);", "barrier();"] if phase.once else []
+        lines = [f"if (t == 0) once_{index}(c);", "barrier();"] if index > 0 and phase.once else []
         if not phase.targets:
             return lines
-        private = self.passes.columns.private(index)
-        lines.append(f"for (long b = c.next({index}); b < c.blocks; b = c.next({index})) {{")
-        lines.append("const long o = b / c.per_outer, first = b % c.per_outer * c.block;")
-        lines.append("const long count = c.rows - first < c.block ? c.rows - first : c.block;")
-        at, pitch = self._product_place(index, product, whole)
-        lines.append(f"float* const product = {at}; const long pitch = {pitch}; (void)product; (void)pitch;")
-        if index == 0 and product is not None and not product.whole:
-            lines.append("product_block(c, o, first, count, product, pitch, t);")
-        columns = "".join(f", own + {self.offsets[f'columns{number}']}" for number in private)
-        n = self.program.size(self.program.product) if self.program.product is not None else self._columns(index)
-        lines.append(f"rows_{index}(c, o, first, count, product, pitch, 0, {n}, scratch{columns});")
+        private = "".join(f", own + {self.offsets[f'columns{number}']}" for number in self.passes.columns.private(index))
+        fused = index == 0 and self.product is not None and not self.product.whole and not self.phased
+        if fused:
+            lines += [*self._items(index), self._product_call(self.whole)]
+        else:
+            lines.append(f"for (long b = c.next({index}); b < c.blocks; b = c.next({index})) {{")
+            lines.append("const long o = b / c.per_outer, first = b % c.per_outer * c.block;")
+            lines.append("const long count = c.rows - first < c.block ? c.rows - first : c.block;")
+            lines.append(f"const long c0 = 0, width = {self.n if index == 0 else 0}; (void)width;")
+        at, pitch = self._product_place(index)
+        lines.append(f"const float* const product = {at}; const long pitch = {pitch}; (void)product; (void)pitch;")
+        lines.append(f"rows_{index}(c, o, first, count, product, pitch, c0, c0 + {self._range(index)}, scratch{private});")
         if phase.reductions:
-            lines.append(f"columns_{index}(c, b, o, first, count, product, pitch{columns});")
+            lines.append(f"columns_{index}(c, b, o, first, count, product, pitch{private});")
         lines.append("}")
         if index + 1 < len(self.phases.phases):
             lines += ["barrier();", f"merge_{index}(c, t, team);", "barrier();"]
         return lines
 
-    def _columns(self, index: int) -> int:
-        return max((self.program.size(number) for number in self.phases.phases[index].targets), default=1)
+    def _range(self, index: int) -> str:
+        """Columns that a pass with a range goes over."""
+        if index == 0:
+            return "width"
+        return str(max((self.program.size(number) for number in self.phases.phases[index].targets), default=1))
 
-    def _product_place(self, index: int, product: ProductText | None, whole: str) -> tuple[str, str]:
-        if product is None or (index > 0 and not whole):
+    def _product_place(self, index: int) -> tuple[str, str]:
+        """Where the row pass finds column 0 of the block's first row, and the pitch."""
+        if self.product is None or (index > 0 and not self.whole):
             return "nullptr", "0"
-        assert self.program.product is not None
-        n = self.program.size(self.program.product)
-        if whole:
-            return f"{whole} + (o * c.rows + first) * {n}", str(n)
-        return f"own + {self.offsets['product']}", str(self._pitch())
+        if self.whole:
+            return f"{self.whole} + (o * c.rows + first) * {self.n}", str(self.n)
+        return f"own + {self.offsets['product']} - c0", str(self._pitch())
 
-    def _entry(self, product: ProductText | None) -> str:
-        phases = len(self.phases.phases)
+    def _entry(self) -> str:
+        counters = len(self.phases.phases) + 1
         lines = ['extern "C" __attribute__((visibility("default"))) void kforge_entry(void* const* inputs, void* const* outputs,',
                  "    void* const* buffers, const int64_t* sizes, const int64_t* strides, int threads) {",
                  "(void)inputs; (void)outputs; (void)buffers; (void)sizes; (void)strides;", "Call c = {};"]  # fmt: skip
         lines += fill_call(self.task, self.memory)
         k = self.task.axes.index("k") if "k" in self.task.col_axes else None
         lines += [] if k is None else [f"c.k = sizes[{k}];"]
+        across = -(-self.n // self.width)
+        granule = self.product.granule if self.product is not None else 1
         lines += [
             f"c.threads = threads < {self.units} ? threads : {self.units};",
-            f"long counters[{8 * phases}] = {{}}; c.counters = counters;",
-            "const long share = (c.threads + c.outer - 1) / (c.outer > 0 ? c.outer : 1);",
-            "const long even = (c.rows + share - 1) / (share > 0 ? share : 1);",
-            f"c.block = even < {self.schedule.rows} ? (even > 0 ? even : 1) : {self.schedule.rows};",
+            f"long counters[{8 * counters}] = {{}}; c.counters = counters;",
+            f"c.tile_rows = share(c, {self.schedule.rows}, {across}, {granule});",
+            "c.tiles_per_outer = (c.rows + c.tile_rows - 1) / c.tile_rows;",
+            f"c.items = c.tiles_per_outer * c.outer * {across};",
+            f"c.block = {'c.tile_rows' if not self.phased else f'share(c, {self.schedule.rows}, 1, 1)'};",
             "c.per_outer = (c.rows + c.block - 1) / c.block; c.blocks = c.per_outer * c.outer;",
         ]
         lines += ["once_0(c);"] if self.phases.phases[0].once else []
-        lines += [*(product.before if product is not None else ()), "run(c);", "}\n"]
+        lines += [*(self.product.before if self.product is not None else ()), "run(c);", "}\n"]
         return RUN + "\n".join(lines)
 
 
 RUN = """
+// Rows of a unit: at most `most`, a multiple of `granule`, and few enough that every thread gets a unit.
+static long share(const Call& c, long most, long across, long granule) {
+  const long units = c.outer * across > 0 ? c.outer * across : 1, parts = (c.threads + units - 1) / units;
+  long even = (c.rows + parts - 1) / (parts > 0 ? parts : 1);
+  even = (even + granule - 1) / granule * granule;
+  return even < 1 ? 1 : even < most ? even : most;
+}
 static void run(const Call& c) {
   if (c.threads <= 1) return work(c, 0, 1);   // no team: safe in a forked child
 #pragma omp parallel num_threads(c.threads)
