@@ -20,7 +20,7 @@ import torch
 
 from kforge_dynamo import ledger, runtime
 from kforge_dynamo.codegen.builtin import BuiltinGenerator
-from kforge_dynamo.errors import StoreError
+from kforge_dynamo.errors import KforgeError, StoreError
 from kforge_dynamo.evaluation import Evaluator
 from kforge_dynamo.forge import PURSE, Bench, Miss, settle
 from kforge_dynamo.languages.base import Launcher
@@ -51,6 +51,7 @@ class Inquiry:
     numerics: Numerics
     title: str
     regime: str
+    device: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Desk:
         rules = numerics(self._settings.precision, target)
         key = key_of(task, target, rules)
         name = json.dumps([plain(key), list(sizes)], separators=(",", ":"))
-        return Inquiry(name, key, task, sizes, domain, target, rules, title, regime)
+        return Inquiry(name, key, task, sizes, domain, target, rules, title, regime, _indexed(device))
 
     def answer(self, inquiries: Iterable[Inquiry]) -> dict[str, Reply]:
         """The answers by name; equal inquiries are asked once. Searches the misses where the settings allow it."""
@@ -198,13 +199,17 @@ class Desk:
             target=item.target,
             numerics=item.numerics,
             generator=self._generator,
-            evaluate=evaluator_for(item.target).bound(self._mode, self._inductor, item.numerics),
+            evaluate=evaluator_for(item.target, item.device).bound(self._mode, self._inductor, item.numerics),
             provenance=lambda language: provenance(language, LANGUAGES[language].toolchain(), item.target),
         )
         miss = Miss(item.key, item.task, item.sizes, item.domain, item.title, item.regime)
         seeds = (found.winner.trial.candidate,) if found is not None and found.winner is not None else ()
-        answer, _ = settle(miss, bench, budget_s, seeds)
-        PURSE.spend(time.monotonic() - started)
+        try:
+            answer, _ = settle(miss, bench, budget_s, seeds)
+        except KforgeError as error:
+            return self._unsearched(item, found, f"the search could not run: {error}")
+        finally:
+            PURSE.spend(time.monotonic() - started)
         if isinstance(answer, Winner):
             self._store.put_winner(answer)
             record = Found(State.WINNER, "user", answer, None, "")
@@ -229,12 +234,21 @@ _EVALUATORS: dict[str, Evaluator] = {}
 _lock = threading.Lock()
 
 
-def evaluator_for(target: Target) -> Evaluator:
-    """The evaluator of a target, one a process."""
+def evaluator_for(target: Target, device: str) -> Evaluator:
+    """The evaluator of a device, one a process."""
+    name = f"{device} {target.name}"
     with _lock:
-        if target.name not in _EVALUATORS:
-            _EVALUATORS[target.name] = Evaluator(target)
-        return _EVALUATORS[target.name]
+        if name not in _EVALUATORS:
+            _EVALUATORS[name] = Evaluator(target, device)
+        return _EVALUATORS[name]
+
+
+def _indexed(device: torch.device) -> str:
+    return (
+        "cpu"
+        if device.type == "cpu"
+        else f"{device.type}:{torch.cuda.current_device() if device.index is None else device.index}"
+    )
 
 
 def rest() -> None:

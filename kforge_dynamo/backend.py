@@ -12,7 +12,7 @@ from typing import Any
 from torch import fx
 
 from kforge_dynamo import inductor_entry, ledger
-from kforge_dynamo.errors import KforgeError
+from kforge_dynamo.errors import MissError
 from kforge_dynamo.graph_pass import GraphWork, prepare
 from kforge_dynamo.settings import Settings, configure_logging
 
@@ -39,8 +39,6 @@ def kforge(
         return _without_kforge(gm, spare, example_inputs, patches)
     try:
         work: GraphWork | None = prepare(gm, example_inputs, settings, mode, patches)
-    except KforgeError:
-        raise
     except Exception as error:  # noqa: BLE001  kforge must never be the reason that a model fails
         ledger.say_once(f"kforge left a graph to Inductor: {type(error).__name__}: {str(error)[:300]}")
         work = None
@@ -56,9 +54,12 @@ def _with_kforge(
     try:
         with work:
             return inductor_entry.compile_graph(gm, example_inputs, patches, work)
-    except (KforgeError, *inductor_entry.CONTROL_FLOW):
-        raise
     except Exception as error:  # noqa: BLE001  ours or Inductor's: the next try tells which
+        if inductor_entry.steers(error):
+            raise
+        missed = inductor_entry.cause(error, MissError)
+        if missed is not None:
+            raise missed from None
         if inductor_entry.no_compiler(error):
             return _uncompiled(spare, example_inputs, error)
         result = _without_kforge(again, spare, example_inputs, patches)
@@ -75,10 +76,8 @@ def _without_kforge(
 ) -> Compiled:
     try:
         return inductor_entry.compile_graph(gm, example_inputs, patches, None)
-    except inductor_entry.CONTROL_FLOW:
-        raise
-    except Exception as error:
-        if not inductor_entry.no_compiler(error):
+    except Exception as error:  # Inductor cannot compile this graph here; the model still has to run
+        if inductor_entry.steers(error) or not inductor_entry.no_compiler(error):
             raise
         return _uncompiled(spare, example_inputs, error)
 

@@ -20,10 +20,14 @@ _GRACE_S = 5.0  # the worker keeps its own deadline; past this it is taken to ha
 
 
 class Evaluator:
-    """One worker for one target, started when the first candidate comes. Calls from several threads take turns."""
+    """One worker for one device, started when the first candidate comes. Calls from several threads take turns.
 
-    def __init__(self, target: Target) -> None:
+    `device` is torch's name with its index ("cpu", "cuda:1"); the worker sees the same devices as this process.
+    """
+
+    def __init__(self, target: Target, device: str) -> None:
         self._target = target
+        self._device = device
         self._lock = threading.Lock()
         self._worker: Worker | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="kforge-trials-", ignore_cleanup_errors=True)
@@ -49,7 +53,7 @@ class Evaluator:
             )
             with self._lock:
                 if self._worker is None:
-                    self._worker = Worker(worker_environment, self._target.kind, torch.get_num_threads(), _LANGUAGES)
+                    self._worker = Worker(worker_environment, self._device, torch.get_num_threads(), _LANGUAGES)
                 return self._worker.evaluate(request, seconds + _GRACE_S)
 
         return evaluate

@@ -73,9 +73,14 @@ class GraphWork:
         for rejection in found.rejections:
             _log.debug("%s (%s) left to Inductor: %s", rejection.node, rejection.op, rejection.sentence)
         ledger.tell("partition", f"graph {self.graph[:12]}", explain(found))
-        self._regions(graph, found)
+        try:
+            self._regions(graph, found)
+            self.desk.record(self.graph, self.epoch, self.states)
+        except MissError:
+            raise
+        except Exception as error:  # noqa: BLE001  what is spliced by now is right; the rest is Inductor's
+            ledger.say_once(f"kforge left the rest of a graph to Inductor: {type(error).__name__}: {error}")
         inductor.sort(graph)
-        self.desk.record(self.graph, self.epoch, self.states)
 
     def _regions(self, graph: fx.Graph, found: Partition) -> None:
         inquiries = [self._inquiry(region) for region in found.regions]

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import fx
 from torch._dynamo.backends.debugging import aot_eager
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 from torch._functorch import config as functorch_config
 from torch._guards import TracingContext
 from torch._inductor import config as inductor_config
@@ -24,8 +24,7 @@ from torch._inductor import exc as inductor_exc
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
-CONTROL_FLOW = (TorchDynamoException,)
-"""Exceptions by which Dynamo steers itself; they are never ours to handle."""
+E = TypeVar("E", bound=BaseException)
 
 _AwarePass = getattr(custom_graph_pass, "CustomInferenceAwareGraphPass", CustomGraphPass)  # from torch 2.12 on
 _PASS = "post_grad_custom_pre_pass"
@@ -98,12 +97,25 @@ def without_caches() -> Iterator[None]:
 
 def no_compiler(error: BaseException) -> bool:
     """Whether `error`, or what caused it, says that this machine has no usable compiler."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, _NO_COMPILER) or isinstance(getattr(seen, "inner_exception", None), _NO_COMPILER):
-            return True
-        seen = seen.__cause__ or (seen.__context__ if not seen.__suppress_context__ else None)
-    return False
+    return any(cause(error, kind) is not None for kind in _NO_COMPILER)
+
+
+def steers(error: BaseException) -> bool:
+    """Whether Dynamo steers itself by this exception (restarts, skips, graph breaks); those are never ours to handle."""
+    return isinstance(error, TorchDynamoException) and not isinstance(error, BackendCompilerFailed)
+
+
+def cause(error: BaseException, kind: type[E]) -> E | None:
+    """`error` itself or the exception behind it that is a `kind`; Inductor wraps what its passes raise."""
+    waiting, seen = [error], set()
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, kind):
+            return item
+        seen.add(id(item))
+        behind = (item.__cause__, item.__context__, getattr(item, "inner_exception", None))
+        waiting += [other for other in behind if isinstance(other, BaseException) and id(other) not in seen]
+    return None
 
 
 def overlap_pattern(example_inputs: Sequence[Any]) -> str:
