@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -42,7 +42,8 @@ _KINDS: Mapping[str, type[Winner] | type[Standing]] = {"winner": Winner, "standi
 class Found:
     """An answer of the store. `winner` is there for WINNER and STALE, `standing` for the other states.
 
-    `layer` is "user" or "shipped". `reason` says what makes a winner stale or a "no winner" worth another search.
+    `layer` is "user" or "shipped". `reason` says what makes a winner stale or a "no winner" worth another search. `name` is
+    the digest of the record where it is known already, else empty.
     """
 
     state: State
@@ -50,6 +51,7 @@ class Found:
     winner: Winner | None
     standing: Standing | None
     reason: str
+    name: str = ""
 
     def __post_init__(self) -> None:
         if (self.winner is not None) != (self.state in (State.WINNER, State.STALE)) or (self.winner is None) == (
@@ -139,25 +141,31 @@ class Entries:
             record = self._record(key, line)
             if record is None or not record.domain.holds(sizes):
                 continue
-            found = judge(record, "user", current, terms)
+            found = judge(record, line.digest, "user", current, terms)
             if found.state is State.WINNER:
                 return found
             others.append((place, found))
         decided = [item for item in others if item[1].state is not State.NOT_SEARCHED]
         return max(decided or others, key=lambda item: item[0])[1] if others else None
 
-    def put(self, record: Winner | Standing) -> bool:
-        """Stores `record` in place of what it makes superfluous; True when it is on disk, else it lasts for this process."""
-        kind = "winner" if isinstance(record, Winner) else "standing"
-        state = State.WINNER if isinstance(record, Winner) else record.state
-        line = _Line(digest(record), kind, state.value, record.domain)
-        text = seal(kind, record, self._secret)
-        name = _head_name(record.key)
-        head = _parse_head(self._index.get(name))
-        if head is not None and kind == "standing" and line in head.lines:
-            return True
-        self._remember(line.digest, record)
-        return self._index.edit(_put(name, record.key, line, text))
+    def put(self, records: Sequence[Winner | Standing]) -> bool:
+        """Stores `records`, all or none, in place of what they make superfluous; True when they are on disk, else they last
+        for this process."""
+        changes = []
+        for record in records:
+            kind = "winner" if isinstance(record, Winner) else "standing"
+            state = State.WINNER if isinstance(record, Winner) else record.state
+            line = _Line(digest(record), kind, state.value, record.domain)
+            if kind == "standing" and line in self._lines(record.key):
+                continue  # what is known already must not change the version
+            self._remember(line.digest, record)
+            changes.append(_put(_head_name(record.key), record.key, line, seal(kind, record, self._secret)))
+
+        def change(rows: Rows) -> None:
+            for each in changes:
+                each(rows)
+
+        return self._index.edit(change) if changes else True
 
     def all(self) -> Iterator[Entry]:
         """Every entry, each checked anew."""
@@ -219,10 +227,7 @@ class Entries:
         text = self._index.get(f"entry:{line.digest}")
         if text is None:
             raise _Missing("is missing")
-        record = unseal(line.kind, _KINDS[line.kind], text, self._secret)
-        if digest(record) != line.digest:
-            raise Refused("stands in the place of another entry")
-        return record
+        return unseal(line.kind, _KINDS[line.kind], text, self._secret, line.digest)
 
     def _remember(self, name: str, record: Winner | Standing) -> None:
         if len(self._memo) >= _MEMO:
@@ -230,13 +235,13 @@ class Entries:
         self._memo[name] = record
 
 
-def judge(record: Winner | Standing, layer: str, current: Current | None, terms: Terms | None) -> Found:
-    """What `record` means here and now."""
+def judge(record: Winner | Standing, name: str, layer: str, current: Current | None, terms: Terms | None) -> Found:
+    """What `record`, whose digest is `name`, means here and now."""
     if isinstance(record, Winner):
         reason = staleness(record, current) if current is not None else ""
-        return Found(State.STALE if reason else State.WINNER, layer, record, None, reason)
+        return Found(State.STALE if reason else State.WINNER, layer, record, None, reason, name)
     reason = outgrown(record, terms) if terms is not None and record.state is State.NO_WINNER else ""
-    return Found(State.NOT_SEARCHED if reason else record.state, layer, None, record, reason or record.reason)
+    return Found(State.NOT_SEARCHED if reason else record.state, layer, None, record, reason or record.reason, name)
 
 
 def staleness(winner: Winner, current: Current) -> str:

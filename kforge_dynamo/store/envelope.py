@@ -6,6 +6,7 @@ is `Refused` and never becomes a record. An old entry put back in the place of a
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 from typing import Any, TypeVar
@@ -39,8 +40,11 @@ def seal(kind: str, record: Any, secret: Secret) -> str:
     return canonical({"schema": SCHEMA, kind: data, "authentication": plain(authentication)})
 
 
-def unseal(kind: str, record_type: type[R], text: str, secret: Secret) -> R:
-    """The record in `text`. Raises: Refused, in a sentence without a subject ("was made with another key")."""
+def unseal(kind: str, record_type: type[R], text: str, secret: Secret, name: str | None = None) -> R:
+    """The record in `text`, with the digest `name` if one is given.
+
+    Raises: Refused, in a sentence without a subject ("was made with another key").
+    """
     envelope = parse(text)
     if not isinstance(envelope, dict) or set(envelope) != {"schema", kind, "authentication"}:
         raise Refused("is damaged: it has not the fields of an entry")
@@ -52,9 +56,12 @@ def unseal(kind: str, record_type: type[R], text: str, secret: Secret) -> R:
         raise Refused(f"is damaged: {error}") from error
     if authentication.method != HMAC or authentication.key_id != secret.key_id:
         raise Foreign("was made with another key")
-    text = _covered(kind, authentication.method, authentication.key_id, canonical(envelope[kind]))
-    if not hmac.compare_digest(secret.tag(text).encode(), authentication.tag.encode()):
+    content = canonical(envelope[kind])
+    covered = _covered(kind, authentication.method, authentication.key_id, content)
+    if not hmac.compare_digest(secret.tag(covered).encode(), authentication.tag.encode()):
         raise Refused("was changed after it was stored")
+    if name is not None and hashlib.sha256(f"{record_type.__name__}:{content}".encode()).hexdigest() != name:
+        raise Refused("stands in the place of another entry")
     return record_of(record_type, envelope[kind])
 
 

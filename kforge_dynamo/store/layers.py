@@ -7,7 +7,9 @@ for processes see `store.rows`.
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
+import shutil
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
@@ -32,7 +34,7 @@ from kforge_dynamo.store.notes import say_once
 from kforge_dynamo.store.rows import Index
 
 _BETTER = {State.WINNER: 0, State.NO_WINNER: 1, State.STALE: 2, State.NOT_SEARCHED: 3}
-_open: dict[str | None, Store] = {}
+_open: dict[tuple[int, str | None], Store] = {}
 
 
 def key_of(task: Task, target: Target, numerics: Numerics) -> CacheKey:
@@ -42,9 +44,10 @@ def key_of(task: Task, target: Target, numerics: Numerics) -> CacheKey:
 
 def open_store(cache_dir: str | None) -> Store:
     """The store of this process at `cache_dir` (None: the platform's folder for this user). Never raises."""
-    store = _open.get(cache_dir)
+    name = (os.getpid(), cache_dir)  # a fork may have been made while another thread of its parent held a lock
+    store = _open.get(name)
     if store is None:
-        store = _open.setdefault(cache_dir, Store(find(cache_dir), shipped.Shipped(shipped.folder())))
+        store = _open.setdefault(name, Store(find(cache_dir), shipped.Shipped(shipped.folder())))
     return store
 
 
@@ -92,13 +95,14 @@ class Store:
 
     def put_winner(self, winner: Winner) -> bool:
         """Keeps `winner`; True when it is on disk, False when it lasts for this process alone (which was logged)."""
-        return self._entries.put(winner)
+        return self._entries.put([winner])
 
-    def put_standing(self, standing: Standing) -> bool:
-        """Keeps a NO_WINNER or NOT_SEARCHED answer, as `put_winner`. Raises: ValueError for another state."""
-        if standing.state not in (State.NO_WINNER, State.NOT_SEARCHED):
-            raise ValueError(f"a standing is no_winner or not_searched, found {standing.state.value}")
-        return self._entries.put(standing)
+    def put_standing(self, *standings: Standing) -> bool:
+        """Keeps NO_WINNER or NOT_SEARCHED answers, all in one change, as `put_winner`. Raises: ValueError for another state."""
+        for standing in standings:
+            if standing.state not in (State.NO_WINNER, State.NOT_SEARCHED):
+                raise ValueError(f"a standing is no_winner or not_searched, found {standing.state.value}")
+        return self._entries.put(standings)
 
     def state_text(self, found: Found | None) -> str:
         """The state of a task for `epochs`: it identifies the answer, so that a replaced winner changes it."""
@@ -151,8 +155,15 @@ class Store:
         return self._entries.evict(lambda name, other, domain: other == key and (sizes is None or domain.holds(sizes)))
 
     def clear(self) -> tuple[int, int]:
-        """Empties the user's cache: entries, epochs, built kernels. Returns the numbers of entries and of built kernels."""
-        return self._entries.clear(), self.artifacts().clear()
+        """Empties the user's cache: entries, epochs, built kernels, and what was put aside. Returns the numbers of entries
+        and of built kernels."""
+        removed = self._entries.clear(), self.artifacts().clear()
+        if self.folder.path is not None and self.folder.writable:
+            for path in (self.folder.path / f"v{SCHEMA}").glob("*.damaged-*"):
+                shutil.rmtree(path, ignore_errors=True)
+            for path in (self.folder.path / f"v{SCHEMA}").glob(f"{secret.NAME}.aside-*"):
+                path.unlink(missing_ok=True)
+        return removed
 
     def health(self) -> str | None:
         """What is wrong with the user's cache in one sentence, None when nothing is."""
@@ -167,7 +178,7 @@ def state_text(found: Found | None) -> str:
     if found is None or found.state is State.NOT_SEARCHED:
         return "not_searched"
     record = found.winner if found.winner is not None else found.standing
-    return f"{found.state.value}:{digest(record)[:24]}"
+    return f"{found.state.value}:{(found.name or digest(record))[:24]}"
 
 
 @lru_cache(maxsize=1)

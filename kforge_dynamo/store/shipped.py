@@ -82,7 +82,7 @@ class Shipped:
             winner = self._try(line)
             if winner is None:
                 continue
-            found = judge(winner, "shipped", current, None)
+            found = judge(winner, digest(winner), "shipped", current, None)
             if found.state is State.WINNER:
                 return found
             stale = stale or found

@@ -130,6 +130,15 @@ def test_put_of_the_same_standing_again_changes_nothing(store):
     assert store._version() != before
 
 
+def test_standings_put_together_are_one_change(store, reopen):
+    standings = [standing((size, size), state=State.NOT_SEARCHED) for size in range(1, 51)]
+    assert store.put_standing(*standings)
+    place = reopen()
+    assert all(place.lookup(KEY, (size,)).state is State.NOT_SEARCHED for size in range(1, 51))
+    before = place._version()
+    assert place.put_standing(*standings) and place._version() == before
+
+
 def test_put_standing_of_a_winner_state_is_refused(store):
     with pytest.raises(ValueError, match="no_winner or not_searched"):
         store.put_standing(dataclasses.replace(standing(), state=State.STALE))
@@ -162,12 +171,14 @@ def test_evict_removes_what_was_named_and_nothing_else(store, reopen):
     assert reopen().lookup(KEY, (2,)) is None
 
 
-def test_clear_removes_every_entry_and_the_store_stays_usable(store, reopen):
+def test_clear_removes_every_entry_and_the_store_stays_usable(store, reopen, tmp_path):
     for size in range(1, 6):
         store.put_winner(winner((size, size)))
+    (tmp_path / "cache" / "v1" / "index.damaged-1").mkdir()
     store.epochs.record("graph", "epoch", {"task": "not_searched"})
     assert store.clear() == (5, 0)
     assert list(reopen().entries()) == []
+    assert {path.name for path in (tmp_path / "cache" / "v1").iterdir()} <= {"key", "lock", "index", "artifacts"}
     assert store.put_winner(winner()) and reopen().lookup(KEY, (8,)) is not None
 
 
@@ -182,6 +193,8 @@ def test_state_text_identifies_the_answer(store):
         store.put_standing(standing(budget_s=budget_s))
         texts.add(state_text(store.lookup(KEY, (8,))))
     store.put_standing(standing((9, 9), state=State.NOT_SEARCHED))
+    found = store.lookup(KEY, (8,))
+    assert state_text(found) == state_text(dataclasses.replace(found, name="")), "the same before and after it was stored"
     assert len(texts) == 4 and all(text.startswith(("winner:", "no_winner:")) for text in texts)
 
 
