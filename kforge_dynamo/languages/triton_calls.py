@@ -166,8 +166,18 @@ class TritonLauncher:
                 step.fixed[place] = 0 if raw is None else strides[(int(rest[0]), raw)]
             else:
                 rows, columns, pitch, first, second = compile_sizes(rest[2:], self._task.axes)(*sizes)
+                if rest[0] == "in":
+                    self._check_view(int(rest[1]), rows, columns, pitch, strides)
                 step.descriptors.append((place, self._pointer(rest[0], rest[1]), rows, columns, pitch, [first, second]))
         return step
+
+    def _check_view(self, number: int, rows: int, columns: int, pitch: int, strides: dict[tuple[int, int], int]) -> None:
+        """Raises: BuildError where an input is not the matrix that a descriptor says it is."""
+        raws = [self._raw[number][dimension] for dimension in _varying(self._task, number)]
+        found = [0 if raw is None else strides[(number, raw)] for raw in raws]
+        varying = sorted({stride for stride in found if stride > 1})
+        if rows > 1 and columns > 1 and varying != ([pitch] if pitch > 1 else []):
+            raise BuildError(f"input {number}: a descriptor takes it with a pitch of {pitch}, and it has the strides {found}")
 
     def _pointer(self, kind: str, which: str) -> int:
         """The number of a pointer among inputs, outputs and buffers."""
@@ -176,16 +186,27 @@ class TritonLauncher:
         return self._inputs + (int(which) if kind == "out" else self._outputs + self._buffer_names.index(which))
 
 
+def _varying(task: Task, number: int) -> list[int]:
+    """Dimensions of an input whose extent is not 1."""
+    return [dimension for dimension, extent in enumerate(task.inputs[number].value.shape) if extent != 1]
+
+
 def _strides_read(plan: LaunchPlan, task: Task, raw_dims: RawDims) -> list[tuple[int, int]]:
-    """Inputs and dimensions of the tensors passed whose strides a launch reads, each once."""
+    """Inputs and dimensions of the tensors passed whose strides a launch reads or relies on, each once."""
     found: dict[tuple[int, int], None] = {}
-    for launch in plan.launches:
-        for argument in launch.args:
-            if argument.startswith("stride:"):
-                number, dimension = (int(word) for word in argument.split(":")[1:])
-                raw = raw_dims[number][dimension]
-                if raw is not None:
-                    found[(number, raw)] = None
+    for argument in (argument for launch in plan.launches for argument in launch.args):
+        kind, *rest = argument.split(":")
+        if kind == "stride":
+            dimensions = [int(rest[1])]
+        elif kind == "desc" and rest[0] == "in":
+            rest = rest[1:]
+            dimensions = _varying(task, int(rest[0]))
+        else:
+            continue
+        for dimension in dimensions:
+            raw = raw_dims[int(rest[0])][dimension]
+            if raw is not None:
+                found[(int(rest[0]), raw)] = None
     return list(found)
 
 

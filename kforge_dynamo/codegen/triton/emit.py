@@ -26,8 +26,7 @@ def candidate(task: Task, schedule: Schedule, target: Target) -> Candidate:
     """The kernels of `task` by `schedule`. Raises: Unsupported with the reason why there are none."""
     kernels = _kernels(task, schedule, target.units)
     body = "\n\n".join(kernel.source for kernel in kernels)
-    helpers = used_by(body)
-    source = "\n\n".join(part for part in (_HEADER, helpers, body) if part)
+    source = "\n\n".join(part for part in (_HEADER, used_by(body), body) if part)
     buffers = tuple({buffer.name: buffer for kernel in kernels for buffer in kernel.buffers}.values())
     plan = LaunchPlan(buffers, tuple(kernel.launch for kernel in kernels))
     return Candidate("triton", source, plan, to_text(schedule), schedule.scheme, AUTHOR)
@@ -43,7 +42,8 @@ def _kernels(task: Task, schedule: Schedule, units: int) -> list[Kernel]:
     if product is not None:
         kernels.append(ProductKernel(task, product, schedule, stages, units).kernel())
         if schedule.scheme in SPLIT_SCHEMES:
-            exact = replace(schedule, stages=2)
+            # parts of K are cut at multiples of its block, so a split keeps it; else a smaller one compiles in half the time
+            exact = replace(schedule, stages=2, block_k=schedule.block_k if schedule.split > 1 else 16)
             again = ProductKernel(task, product, exact, stages, units, exact=True).kernel()
             kernels.append(replace(again, buffers=()))
     kernels += column_kernels(task, product, schedule, stages)

@@ -80,8 +80,12 @@ class ProductKernel:
         return f"cdiv({times(self.task.row_axes[self.product.batch :])}, {self.schedule.block_m})*{self._tiles_n()}"
 
     def _grid(self) -> tuple[str, ...]:
-        tiles = f"min({self.units}, {self._tiles()})" if self.walks else self._tiles()
-        return tiles, times(self.task.row_axes[: self.product.batch]), str(self.schedule.split)
+        work = self._work()
+        return f"min({self.units}, {work})" if self.walks else work, str(self.schedule.split)
+
+    def _work(self) -> str:
+        """Tiles of all products of the batch, as a size expression."""
+        return "*".join([self._tiles(), *self.task.row_axes[: self.product.batch]])
 
     def _constants(self) -> tuple[tuple[str, int], ...]:
         one = self.schedule
@@ -102,33 +106,33 @@ class ProductKernel:
 
     def _start(self) -> list[str]:
         lines = [f"tiles_m = tl.cdiv({self._rows}, BLOCK_M)", f"tiles = tiles_m * {self._tiles_n()}"]
-        if self.product.batch or self.schedule.split > 1:
-            lines.append("batch = tl.program_id(1)")
         if self.schedule.split > 1:
-            lines.append("part = tl.program_id(2)")
+            lines.append("part = tl.program_id(1)")
         if self.walks:
+            batch = self.signature.size(times(self.task.row_axes[: self.product.batch]))
+            work = "tiles" if batch == "1" else f"tiles * {batch}"
             flags = f"flatten={self.schedule.flatten}, warp_specialize={self.schedule.specialize}"
-            lines.append(f"for tile in tl.range(tl.program_id(0), tiles, PROGRAMS, {flags}):")
+            lines.append(f"for work in tl.range(tl.program_id(0), {work}, PROGRAMS, {flags}):")
         else:
-            lines.append("tile = tl.program_id(0)")
+            lines.append("work = tl.program_id(0)")
         if self.exact:
             lines.append(f"if tl.load({self._flag()}) != 0:")
         return self._indented(lines, 1)
 
     def _flag(self) -> str:
         """Where the tile's note lies."""
-        place = "tile"
-        if self.schedule.split > 1:
-            place = f"(part * {self.signature.size(times(self.task.row_axes[: self.product.batch]))} + batch) * tiles + tile"
-        elif self.product.batch:
-            place = "batch * tiles + tile"
-        return f"{self.signature.buffer('unsafe')} + {place}"
+        if self.schedule.split == 1:
+            return f"{self.signature.buffer('unsafe')} + work"
+        batch = self.signature.size(times(self.task.row_axes[: self.product.batch]))
+        every = "tiles" if batch == "1" else f"tiles * {batch}"
+        return f"{self.signature.buffer('unsafe')} + part * ({every}) + work"
 
     def _tile(self) -> list[str]:
         """Coordinates, operands, and the loop over K; leaves `product`."""
         operands = self._operands()
         first, last = self._range()
         return [
+            *(["batch = work // tiles", "tile = work % tiles"] if self.product.batch else ["tile = work"]),
             f"width = GROUP * {self._tiles_n()}",
             "above = (tile // width) * GROUP",
             "height = min(tiles_m - above, GROUP)",
@@ -191,8 +195,7 @@ class ProductKernel:
         return [*lines, *head, *body.lines]
 
     def _note(self) -> list[str]:
-        tiles = f"{self._tiles()}*{times(self.task.row_axes[: self.product.batch])}*{self.schedule.split}"
-        self.buffers.append(Buffer("unsafe", "int32", tiles))
+        self.buffers.append(Buffer("unsafe", "int32", f"{self._work()}*{self.schedule.split}"))
         return [
             'unsafe_tile = tl.where(tl.abs(product) < float("inf"), 0, 1)',
             f"tl.store({self._flag()}, tl.max(tl.max(unsafe_tile, axis=1), axis=0))",

@@ -208,18 +208,18 @@ class RowKernel:
         assert self.product is not None and self.composer.rows is not None
         tiles, width = self._tiles(), self._state_width()
         block, columns = self.schedule.block_n, self.product.columns
-        self.text.line(f"tile = {shaped(f'tl.arange(0, {width})', 1, self.rank)}")
-        mask = None if tiles == width else f"(tile < {tiles})"
+        tile = self.text.say("tile", shaped(f"tl.arange(0, {width})", 1, self.rank))
+        mask = None if tiles == width else f"({tile} < {tiles})"
         operand = self.task.value(cast(int, partial.node.args[0])).dtype
         dtypes = reductions.state_dtypes(partial.node.op, operand, partial.node.out.dtype)
         total = self.signature.size(times(self.task.row_axes))
         guard = "row_ok" if mask is None else f"row_ok & {mask}"
-        place = f"tile.to(tl.int64) * {total} + {self.composer.rows.flat()}, mask={guard}, other=0"
+        place = f"{tile}.to(tl.int64) * {total} + {self.composer.rows.flat()}, mask={guard}, other=0"
         states = [
             self.text.say("p", f"tl.load({self.signature.buffer(name)} + {place})")
             for name in state_names(partial.number, len(dtypes))
         ]
-        count = f"{float(block)!r}" if columns % block == 0 else f"tl.minimum({columns} - tile * {block}, {block}) * 1.0"
+        count = f"(tl.minimum({columns} - {tile} * {block}, {block}) * 1.0)"
         elements = Elements("", operand, mask, (1,), count)
         return reductions.of_states(self.text.say, partial.node.op, states, elements, flavour_of(self.schedule.scheme))
 
