@@ -315,7 +315,9 @@ def test_log_line_is_one_line_on_stderr_from_its_level_on():
         "    sys.stderr.write('--\\n')\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True, timeout=120
+    )
     fell, searching, fine = "kforge: fell back\n", "kforge: searching two regions\n", "kforge: fine\n"
     assert done.stderr == f"{searching}{fell}--\n{fine}{searching}{fell}--\n{fell}--\n--\n"
     assert done.stdout == ""
