@@ -54,7 +54,7 @@ def _with_kforge(
     try:
         with work:
             return inductor_entry.compile_graph(gm, example_inputs, patches, work)
-    except Exception as error:  # noqa: BLE001  ours or Inductor's: the next try tells which
+    except Exception as error:  # ours or Inductor's: the next try tells which
         if inductor_entry.steers(error):
             raise
         missed = inductor_entry.cause(error, MissError)
