@@ -1,0 +1,60 @@
+"""What a worker keeps about one task: its parts, the truths computed so far, and the classes that prove something."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import torch
+
+from kforge_dynamo.records.target import Numerics
+from kforge_dynamo.records.task import Task
+from kforge_dynamo.sandbox.gate import Truth
+from kforge_dynamo.sandbox.inputs import InputClass, Seeds, draw, full_shape
+from kforge_dynamo.sandbox.oracle import Parts, Setting, truths
+
+CACHE_BYTES = 1 << 30
+
+
+class Bench:
+    """Truths of one task under one setting, computed once per sizes, class and seed, the oldest dropped beyond 1 GB."""
+
+    def __init__(self, task: Task, numerics: Numerics, device: torch.device, seeds: Seeds) -> None:
+        self.task, self.numerics, self.device = task, numerics, device
+        self.parts = Parts.of(task)
+        self._seeds = seeds
+        self._truths: OrderedDict[tuple[tuple[int, ...], str, int], list[Truth]] = OrderedDict()
+
+    def draw(self, sizes: Sequence[int], chosen: InputClass, number: int) -> list[torch.Tensor]:
+        """Draw `number` of a class, one tensor an input, in the shape it is drawn in (see `inputs.draw`)."""
+        return draw(self.task, sizes, chosen, self._seeds.seed(chosen.name, number), self.device)
+
+    def expanded(self, sizes: Sequence[int], drawn: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The drawn tensors in the full shapes of their specs."""
+        axes = dict(zip(self.task.axes, sizes, strict=True))
+        return [tensor.expand(full_shape(item, axes)) for tensor, item in zip(drawn, self.task.inputs, strict=True)]
+
+    def truths(self, sizes: Sequence[int], chosen: InputClass, number: int, drawn: Sequence[torch.Tensor]) -> list[Truth]:
+        """The truth of each output for that draw."""
+        key = (tuple(sizes), chosen.name, number)
+        if key not in self._truths:
+            seed = self._seeds.seed(f"{chosen.name} noise", number)
+            inputs = self.expanded(sizes, drawn)
+            where = f"{chosen.name}, sizes {tuple(sizes)}"
+            setting = Setting(self.numerics, where, chosen.exact, chosen.base == "equal_rows", seed)
+            self._truths[key] = truths(self.parts, setting, sizes, inputs)
+            self._forget()
+        self._truths.move_to_end(key)
+        return self._truths[key]
+
+    def _forget(self) -> None:
+        while len(self._truths) > 1 and sum(_bytes(found) for found in self._truths.values()) > CACHE_BYTES:
+            self._truths.popitem(last=False)
+
+
+def _bytes(found: Sequence[Truth]) -> int:
+    total = 0
+    for truth in found:
+        held = [truth.oracle, truth.low, truth.high, truth.classes, None if truth.whole is None else truth.whole.eager]
+        total += sum(tensor.numel() * tensor.element_size() for tensor in held if tensor is not None)
+    return total

@@ -1,0 +1,160 @@
+"""From a request to a trial, inside the worker: memory, discrimination, build, checks, race."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from kforge_dynamo.errors import BuildError, ToolchainError
+from kforge_dynamo.languages.base import Language, Launcher, canonical_dims
+from kforge_dynamo.records.codec import digest
+from kforge_dynamo.records.outcome import Status, Timings, Trial, Verdict
+from kforge_dynamo.records.request import Request
+from kforge_dynamo.sandbox.baseline import anchor_of, compile_region
+from kforge_dynamo.sandbox.bench import Bench
+from kforge_dynamo.sandbox.discrimination import Discrimination, discriminate, few_rows
+from kforge_dynamo.sandbox.inputs import BY_NAME, InputClass, Seeds
+from kforge_dynamo.sandbox.memory import shortage
+from kforge_dynamo.sandbox.points import further_points
+from kforge_dynamo.sandbox.precision import set_flags
+from kforge_dynamo.sandbox.race import Rivals, race
+from kforge_dynamo.sandbox.verify import Plan, verify
+
+_SEEDS = {"search": (0,), "final": (0, 1, 2, 3, 4)}
+_ELSEWHERE = ("unit", "integers", "scaled")
+"""Classes at the other sizes of a domain: what goes wrong there is the mask of a tail, not the arithmetic."""
+_MOST_BENCHES = 8
+
+Say = Callable[[str], None]
+"""Tells the parent what is being done, so that a timeout can name it."""
+
+
+class Evaluator:
+    """Evaluates requests one after the other and keeps what does not depend on the candidate."""
+
+    def __init__(self, languages: Mapping[str, Language], device: torch.device, secret: bytes, say: Say) -> None:
+        self._languages, self._device, self._say = languages, device, say
+        self._seeds = Seeds(secret)
+        self._benches: OrderedDict[str, Bench] = OrderedDict()
+        self._judged: dict[tuple[str, tuple[int, ...]], Discrimination] = {}
+        self._rivals: dict[tuple[str, str], Future[Rivals]] = {}
+        self._compiling = ThreadPoolExecutor(1, thread_name_prefix="inductor")
+
+    def evaluate(self, request: Request) -> Trial:
+        """The trial. Raises what the candidate or the machine raises: the border is the caller's."""
+        start = time.monotonic()
+        set_flags(request.numerics)
+        self._say("memory check")
+        lack = shortage(request.task, _largest(request), self._device, request.memory_bytes)
+        if lack is not None:
+            return _trial(request, Verdict(Status.NOT_TESTABLE, None, None, "memory", lack))
+        rivals = self._start_rivals(request) if request.time else None
+        bench = self._bench(request)
+        self._say("discrimination")
+        judged = self._discriminate(request, bench)
+        if judged.reason is not None:
+            return _trial(request, Verdict(Status.NOT_TESTABLE, None, None, "discrimination", judged.reason))
+        self._say("build")
+        launcher = self._launcher(request)
+        if isinstance(launcher, Verdict):
+            return _trial(request, launcher)
+        verdict = self._verify(request, bench, launcher, judged, start)
+        if not verdict.passed or rivals is None:
+            return _trial(request, verdict)
+        return self._race(request, bench, launcher, rivals, verdict)
+
+    def _bench(self, request: Request) -> Bench:
+        key = f"{digest(request.task)}:{digest(request.numerics)}"
+        if key not in self._benches:
+            self._benches[key] = Bench(request.task, request.numerics, self._device, self._seeds)
+            while len(self._benches) > _MOST_BENCHES:
+                self._benches.popitem(last=False)
+        self._benches.move_to_end(key)
+        return self._benches[key]
+
+    def _discriminate(self, request: Request, bench: Bench) -> Discrimination:
+        key = (f"{digest(request.task)}:{digest(request.numerics)}", few_rows(request.task, request.sizes))
+        if key not in self._judged:
+            self._judged[key] = discriminate(bench, request.sizes)
+        return self._judged[key]
+
+    def _launcher(self, request: Request) -> Launcher | Verdict:
+        candidate = request.candidate
+        language = self._languages.get(candidate.language)
+        if language is None:
+            known = ", ".join(sorted(self._languages)) or "none"
+            return Verdict(Status.REJECTED, None, None, "language", f"no language {candidate.language!r}; known are {known}")
+        missing = language.missing(request.target)
+        if missing is not None:
+            return Verdict(Status.COMPILE_ERROR, None, None, "language", missing)
+        try:
+            artifact = language.build(candidate, request.task, request.target, Path(request.artifact_folder))
+            return language.load(artifact, candidate, request.task, canonical_dims(request.task))
+        except (BuildError, ToolchainError) as error:
+            return Verdict(Status.COMPILE_ERROR, None, None, "build", str(error))
+
+    def _verify(self, request: Request, bench: Bench, launcher: Launcher, judged: Discrimination, start: float) -> Verdict:
+        numbers, atomics = _SEEDS[request.stage], request.candidate.plan.atomics
+        verdict = verify(launcher, bench, Plan(request.sizes, judged.classes, numbers, atomics), self._say)
+        if not verdict.passed:
+            return verdict
+        elsewhere = tuple(BY_NAME[name] for name in _ELSEWHERE)
+        points = further_points(request.domain, request.sizes, request.candidate) if request.stage == "final" else ()
+        for sizes in points:
+            if time.monotonic() - start > request.deadline_s:
+                words = f"the domain's other sizes were not all checked within {request.deadline_s:.1f} s; next would be {sizes}"
+                return Verdict(Status.TIMEOUT, verdict.error_ratio, verdict.e0, "domain", words)
+            plan = Plan(sizes, _usable(elsewhere, judged), (0,), atomics)
+            other = verify(launcher, bench, plan, self._say)
+            if not other.passed:
+                return other
+        ways = f"; {len(points)} other sizes" if points else ""
+        same = f"; equivalent mutants: {', '.join(judged.equivalent)}" if judged.equivalent else ""
+        return Verdict(Status.PASSED, verdict.error_ratio, verdict.e0, verdict.where, verdict.evidence + ways + same)
+
+    def _start_rivals(self, request: Request) -> Future[Rivals]:
+        key = (digest(request.task) + digest(request.numerics), f"{request.sizes}:{request.mode}:{request.inductor}")
+        if key not in self._rivals:
+            self._rivals[key] = self._compiling.submit(_compile_rivals, request, self._device)
+        return self._rivals[key]
+
+    def _race(self, request: Request, bench: Bench, launcher: Launcher, future: Future[Rivals], verdict: Verdict) -> Trial:
+        self._say("Inductor's compile of the region")
+        error = future.exception()
+        if error is not None:
+            cause = f"{type(error).__name__}: {str(error)[:200]}"
+            words = f"{verdict.evidence}; not timed, Inductor could not compile the region: {cause}"
+            return _trial(request, Verdict(verdict.status, verdict.error_ratio, verdict.e0, verdict.where, words))
+        self._say("timing")
+        refused, timings = race(request, launcher, bench, future.result())
+        return _trial(request, refused or verdict, timings)
+
+
+def _trial(request: Request, verdict: Verdict, timings: tuple[Timings, ...] = ()) -> Trial:
+    return Trial(request.candidate, verdict, timings)
+
+
+def _largest(request: Request) -> tuple[int, ...]:
+    """The sizes at which the check needs most memory."""
+    return tuple(item.high for item in request.domain.ranges) if request.stage == "final" else request.sizes
+
+
+def _usable(classes: Sequence[InputClass], judged: Discrimination) -> tuple[InputClass, ...]:
+    names = {chosen.name for chosen in judged.classes}
+    return tuple(chosen for chosen in classes if chosen.name in names) or judged.classes
+
+
+def _compile_rivals(request: Request, device: torch.device) -> Rivals:
+    region = compile_region(request.task, request.sizes, device, request.mode, request.inductor)
+    bare = anchor_of(request.task)
+    if bare is None:
+        return Rivals(region, None, ())
+    task, used = bare
+    axes = dict(zip(request.task.axes, request.sizes, strict=True))
+    sizes = tuple(axes[axis] for axis in task.axes)
+    return Rivals(region, compile_region(task, sizes, device, request.mode, request.inductor), used)

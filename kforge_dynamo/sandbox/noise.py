@@ -1,0 +1,73 @@
+"""How large the rounding error of a product is, element by element, without the luck of one particular rounding.
+
+Eager's error in one row or column may happen to be tiny. What is steady is its ratio to what the sum has to carry. Summing K
+terms one after the other makes an error whose variance is the sum of the squared partial sums; for terms of random sign
+that end in p these are on average K ((|a_i| |b_j|)^2 / K + 2 p^2) / 6. So element (i, j) is given the scale
+sqrt((|a_i| |b_j|)^2 / K + 2 p^2), times one factor for all elements: eager's RMS error over that scale. No single row,
+column or element sets its own measure. Of p with and without its bias the larger counts: a bias may cancel the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from kforge_dynamo.records.task import Task
+from kforge_dynamo.sandbox.dissect import numbers, prune
+from kforge_dynamo.sandbox.rows import evaluate_in_blocks
+from kforge_dynamo.semantics.evaluate import Mode, Policy
+
+
+def noise_scales(
+    task: Task,
+    cut: Sequence[int],
+    inputs: Sequence[torch.Tensor],
+    sizes: Sequence[int],
+    exact: Sequence[torch.Tensor],
+    plain: Sequence[torch.Tensor],
+) -> list[torch.Tensor]:
+    """The standard deviation of the error of each value of the cut: the product's as eager computes it, and at least what
+    rounding to its dtype leaves, a quarter ulp. Values that are no products (inputs of a pure epilogue) have the latter."""
+    scales = []
+    for number, wide, narrow in zip(cut, exact, plain, strict=True):
+        size = wide.abs().nan_to_num_(0.0, 0.0, 0.0)
+        least = size * (torch.finfo(narrow.dtype).eps / 4)
+        if number < len(task.inputs):
+            scales.append(least)
+            continue
+        norms, added = _norms(task, number, inputs, sizes)
+        reached = torch.maximum(size, (wide - added).abs_().nan_to_num_(0.0, 0.0, 0.0))
+        carried = (norms.square() + 2.0 * reached.square()).sqrt_()
+        scales.append(torch.maximum(carried * _factor((narrow.double() - wide).abs_(), carried), least))
+    return scales
+
+
+def noise_shape(task: Task, number: int, shape: Sequence[int], alike: bool) -> tuple[int, ...]:
+    """The shape of the noise for a value of the cut: where rows of the left operand are equal, so are their errors."""
+    if not alike or number < len(task.inputs):
+        return tuple(shape)
+    node = task.nodes[number - len(task.inputs)]
+    batch = task.value(cast(int, node.args[1])).rows
+    return tuple(1 if extent == 1 else size for extent, size in zip(batch, shape, strict=False)) + tuple(shape[len(batch) :])
+
+
+def _norms(
+    task: Task, number: int, inputs: Sequence[torch.Tensor], sizes: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor | float]:
+    """Norm of each row of the left operand times norm of each column of the right one over the root of K, broadcast to the
+    product; and what is added to the product."""
+    node = task.nodes[number - len(task.inputs)]
+    lhs, rhs, *bias = evaluate_in_blocks(prune(task, numbers(node.args)), inputs, sizes, Policy(Mode.ORACLE))
+    left = lhs.nan_to_num(0.0, 0.0, 0.0).square().mean(dim=-1, keepdim=True).sqrt_()
+    right = rhs.nan_to_num(0.0, 0.0, 0.0).square().sum(dim=-2).sqrt_()
+    norms = left * right * abs(cast(float, node.attr("alpha")))
+    return norms, bias[0] * cast(float, node.attr("beta")) if bias else 0.0
+
+
+def _factor(error: torch.Tensor, carried: torch.Tensor) -> float:
+    """RMS of the errors, each over its scale."""
+    some = (carried > 0) & torch.isfinite(error)
+    ratios = error[some] / carried[some]
+    return float(ratios.square_().mean().sqrt()) if ratios.numel() else 0.0

@@ -1,0 +1,358 @@
+"""Truth for one draw of inputs: the region in fp64, and e0, the error that eager's own arithmetic makes at the setting.
+
+e0 is drawn several times. The first draw is eager itself; in the others the product is the oracle's plus normal noise of
+the size that eager's product has in that row and column (at least a quarter ulp), and the epilogue is eager's. What these
+draws scatter tells the gate how steady eager's error is (see `gate`).
+
+A comparison, a rounding or a choice of the epilogue jumps when the product moves across a threshold. There no kernel can be
+held to the oracle's side. So where a task has such ops the oracle is also evaluated with the product moved by 1 and by 8
+times e0, up and down; an element that does not move in proportion has a jump within reach, and any value between the
+evaluations found is right for it. Indices of a maximum may point at any value that lies within e0 of the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+
+from kforge_dynamo.records.target import Numerics
+from kforge_dynamo.records.task import Task
+from kforge_dynamo.sandbox.dissect import has_steps, is_narrowed, numbers, products, prune, tail
+from kforge_dynamo.sandbox.gate import (
+    ENOUGH,
+    FACTOR,
+    FEW_FACTOR,
+    Choice,
+    Errors,
+    Truth,
+    Whole,
+    deviation,
+    half_ulp,
+    non_finite_classes,
+    quantile_factors,
+    smallest,
+    summarise,
+)
+from kforge_dynamo.sandbox.noise import noise_scales, noise_shape
+from kforge_dynamo.sandbox.precision import baseline_policy
+from kforge_dynamo.sandbox.rows import evaluate_in_blocks, sample_rows, select
+from kforge_dynamo.semantics.evaluate import Mode, Policy, dtype_of
+from kforge_dynamo.semantics.table import OPS, Kind
+
+_ORACLE = Policy(Mode.ORACLE)
+_REACH = 8.0  # e0's largest of 1e6 normal errors is 5 times its RMS; a faithful kernel may have 1.6 times that
+_FEW_ELEMENTS = 1 << 18
+_MANY_ELEMENTS = 1 << 21
+_UNSTEADY = 0.1  # squared variation of the RMS of 20 variables
+_ODD_VARIATION = 0.3  # squared, over eight draws: a line of 20 steady variables stays below
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A task split at its products, once for all draws."""
+
+    task: Task
+    cut: tuple[int, ...]
+    head: Task
+    rest: Task
+    feeds: tuple[int, ...]
+    steps: bool
+
+    @classmethod
+    def of(cls, task: Task) -> Parts:
+        """`task` split."""
+        cut = products(task)
+        behind = tail(task, cut)
+        return cls(task, cut, prune(task, cut), behind.task, behind.feeds, has_steps(task))
+
+    def fed(self, inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The inputs of `rest`, given the task's inputs and the values of the cut."""
+        by_number = dict(enumerate(inputs)) | dict(zip(self.cut, values, strict=True))
+        return [by_number[number] for number in self.feeds]
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """All that is evaluated for one draw of inputs, each a list by output, and the rows it covers."""
+
+    oracle: list[torch.Tensor]
+    eager: list[torch.Tensor]
+    noisy: list[list[torch.Tensor]]
+    moved: list[list[torch.Tensor]]
+    products: tuple[list[torch.Tensor], list[torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a draw is to be judged: `exact` asks for equality where eager has it, `alike` says that all rows of the left
+    operand are equal; `seed` feeds the noise, `where` names the draw."""
+
+    numerics: Numerics
+    where: str
+    exact: bool
+    alike: bool
+    seed: int
+
+
+def truths(parts: Parts, setting: Setting, sizes: Sequence[int], inputs: Sequence[torch.Tensor]) -> list[Truth]:
+    """The truth of every output. `inputs` have the full shapes of their specs."""
+    device = inputs[0].device
+    sampled = sample_rows(parts.task, sizes, torch.Generator().manual_seed(setting.seed), device)
+    seen = list(inputs) if sampled is None else select(parts.task, inputs, sampled.rows)
+    few = tuple(sizes) if sampled is None else sampled.sizes
+    generator = torch.Generator(device).manual_seed(setting.seed)
+    draws = _draws(parts, setting.numerics, few, seen, setting.alike, generator)
+    found = []
+    for place, number in enumerate(parts.task.outputs):
+        spec = parts.task.value(number)
+        rank = len(spec.rows)
+        flat = _Flat(
+            dtype_of(spec.dtype),
+            _flat(draws.oracle[place], rank),
+            _flat(draws.eager[place], rank),
+            [_flat(sample[place], rank) for sample in draws.noisy],
+            [_flat(sample[place], rank) for sample in draws.moved],
+        )
+        choice = _choice(parts, number, few, seen, draws.products)
+        narrowed = is_narrowed(parts.task, number)
+        name = f"output {place}, class {setting.where}"
+        found.append(_truth(flat, name, setting.exact, narrowed, choice, None if sampled is None else sampled.flat))
+    return found if sampled is None else _with_whole(parts, setting.numerics, sizes, inputs, found)
+
+
+def _flat(tensor: torch.Tensor, rank: int) -> torch.Tensor:
+    return tensor.reshape(tensor.shape[:rank].numel(), -1)
+
+
+def _draws(
+    parts: Parts,
+    numerics: Numerics,
+    sizes: Sequence[int],
+    inputs: Sequence[torch.Tensor],
+    alike: bool,
+    generator: torch.Generator,
+) -> Draws:
+    policy = baseline_policy(parts.task, numerics)
+    exact = list(evaluate_in_blocks(parts.head, inputs, sizes, _ORACLE))
+    plain = list(evaluate_in_blocks(parts.head, inputs, sizes, policy))
+
+    def run(values: Sequence[torch.Tensor], chosen: Policy) -> list[torch.Tensor]:
+        return list(evaluate_in_blocks(parts.rest, parts.fed(inputs, values), sizes, chosen))
+
+    oracle = run(exact, _ORACLE)
+    scales = noise_scales(parts.task, parts.cut, inputs, sizes, exact, plain)
+    shapes = [noise_shape(parts.task, number, value.shape, alike) for number, value in zip(parts.cut, exact, strict=True)]
+    noisy = []
+    for _ in range(_sample_count(oracle)):
+        normal = [torch.randn(shape, generator=generator, device=inputs[0].device) for shape in shapes]
+        shifted = [value + scale * noise for value, scale, noise in zip(exact, scales, normal, strict=True)]
+        noisy.append(run([value.to(like.dtype) for value, like in zip(shifted, plain, strict=True)], policy))
+    moved = []
+    for direction in (_ones, _signs) if parts.steps else ():
+        signs = [direction(value, generator) for value in exact]
+        for reach in (_REACH, -_REACH, 1.0, -1.0):
+            shifted = [v + reach * scale * sign for v, scale, sign in zip(exact, scales, signs, strict=True)]
+            moved.append(run(shifted, _ORACLE))
+    return Draws(oracle, run(plain, policy), noisy, moved, (exact, plain))
+
+
+def _sample_count(outputs: Sequence[torch.Tensor]) -> int:
+    largest = max(output.numel() for output in outputs)
+    return 7 if largest <= _FEW_ELEMENTS else 4 if largest <= _MANY_ELEMENTS else 2
+
+
+def _ones(like: torch.Tensor, _: torch.Generator) -> torch.Tensor:
+    return torch.ones((), device=like.device)
+
+
+def _signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(0, 2, like.shape, generator=generator, device=like.device, dtype=torch.int8) * 2 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Flat:
+    """One output of all draws as `(R, C)`."""
+
+    dtype: torch.dtype
+    oracle: torch.Tensor
+    eager: torch.Tensor
+    noisy: list[torch.Tensor]
+    moved: list[torch.Tensor]
+
+
+def _truth(flat: _Flat, where: str, exact: bool, narrowed: bool, choice: Choice | None, at: torch.Tensor | None) -> Truth:
+    classes = _classes(flat)
+    oracle = flat.oracle.double()
+    if classes is not None:
+        oracle = torch.where(classes == 0, oracle, 0.0)
+    low, high = _jumps(flat, oracle)
+    same = exact and bool((flat.eager.double() == flat.oracle).all())
+
+    def errors(value: torch.Tensor) -> torch.Tensor:
+        error = deviation(value, oracle if low is None else low, high)
+        if classes is not None:
+            error[classes != 0] = 0.0
+        return error.nan_to_num_(0.0, 0.0, 0.0)
+
+    draws = [errors(value) for value in (flat.eager, *flat.noisy)] if flat.dtype.is_floating_point else [oracle * 0.0]
+    steady = [summarise(error) for error in draws]
+    own_rows, own_cols = oracle.square().mean(dim=1).sqrt_(), oracle.square().mean(dim=0).sqrt_()
+    few = oracle.numel() < ENOUGH
+    energy = torch.stack([error.square() for error in draws]).mean(dim=0)
+    rows = _line_limit([item.rows for item in steady], own_rows, energy, flat.dtype, few)
+    cols = _line_limit([item.cols for item in steady], own_cols, energy.T, flat.dtype, few)
+    e0 = Errors(
+        oracle.numel(),
+        max(steady[0].rms, (sum(item.rms**2 for item in steady) / len(steady)) ** 0.5),
+        max(item.tail for item in steady),
+        max(item.peak for item in steady),
+        steady[0].rows,
+        steady[0].cols,
+    )
+    rms = float(own_rows.square().mean().sqrt()) if oracle.numel() else 0.0
+    factor = float(quantile_factors(torch.tensor(_freedom(energy, steady))))
+    return Truth(where, flat.dtype, oracle, low, high, classes, same, narrowed, e0, rows, cols, factor, rms, choice, at, None)
+
+
+def _classes(flat: _Flat) -> torch.Tensor | None:
+    if not flat.dtype.is_floating_point:
+        return None
+    ours, eagers = non_finite_classes(flat.oracle.to(flat.dtype)), non_finite_classes(flat.eager)
+    if not bool(ours.any()) and not bool(eagers.any()):
+        return None
+    return torch.where(ours == eagers, ours, torch.full_like(ours, 4))
+
+
+def _jumps(flat: _Flat, oracle: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The interval of right values of each element; (None, None) where nothing jumps."""
+    if not flat.moved:
+        return None, None
+    runs = [_known(value, oracle) for value in flat.moved]
+    if not flat.dtype.is_floating_point:
+        runs += [value.double() for value in (flat.eager, *flat.noisy)]
+        stacked = torch.stack([oracle, *runs])
+        return stacked.amin(dim=0), stacked.amax(dim=0)
+    jumping = torch.zeros_like(oracle, dtype=torch.bool)
+    visible = oracle.square().mean(dim=1, keepdim=True).sqrt_() * half_ulp(flat.dtype)
+    for far_up, far_down, near_up, near_down in zip(*(iter(runs),) * 4, strict=True):
+        far, near = (far_up - far_down).abs_(), (near_up - near_down).abs_()
+        jumping |= ((far > 3 * _REACH * near) | (3 * far < _REACH * near)) & (torch.maximum(far, near) > visible)
+    if not bool(jumping.any()):
+        return None, None
+    stacked = torch.stack([oracle, *runs])
+    return torch.where(jumping, stacked.amin(dim=0), oracle), torch.where(jumping, stacked.amax(dim=0), oracle)
+
+
+def _known(value: torch.Tensor, oracle: torch.Tensor) -> torch.Tensor:
+    wide = value.double()
+    return torch.where(torch.isfinite(wide), wide, oracle)
+
+
+def _scatter(lines: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean of the squared error of each line over the draws `(L,)`, and its squared coefficient of variation."""
+    square = torch.stack(list(lines)).square_()
+    mean = square.mean(dim=0)
+    if square.shape[0] < 2:
+        return mean, torch.zeros_like(mean)
+    return mean, torch.where(mean > 0, square.var(dim=0) / mean.square().clamp(min=1e-300), 0.0)
+
+
+def _line_limit(
+    lines: Sequence[torch.Tensor], own: torch.Tensor, energy: torch.Tensor, dtype: torch.dtype, few: bool
+) -> torch.Tensor:
+    """What the RMS error of each row (or column) may be, `(L,)`.
+
+    `energy` (L, n) is the squared error of each element, averaged over the draws. Few large elements in a line are few
+    variables; a line whose RMS scatters from draw to draw has few as well, as a chi-square of v degrees varies by 2 / v.
+    """
+    eager = lines[0]
+    alive = own > torch.finfo(torch.float32).tiny
+    mean, variation = _scatter(lines)
+    usual = float(variation[mean > 0].mean()) if bool((mean > 0).any()) else 0.0
+    rank = 0.5 if usual < _UNSTEADY else 0.9  # of lines that are one variable each, half have errors below 0.7 of the usual
+    common = float((eager[alive] / own[alive]).quantile(rank)) if bool(alive.any()) else 0.0
+    reference = torch.maximum(torch.maximum(eager, mean.sqrt()), common * own)
+    variation = torch.where(variation > _ODD_VARIATION, variation, 0.0).clamp(min=usual)
+    total, square = energy.sum(dim=1), energy.square().sum(dim=1)
+    large = torch.where(square > 0, total.square() / square.clamp(min=1e-300), energy.shape[1])
+    factor = quantile_factors(torch.minimum(2.0 / variation.clamp(min=1e-9), large)).clamp(min=FEW_FACTOR if few else FACTOR)
+    return torch.maximum(factor * reference, half_ulp(dtype) * own).clamp_(min=smallest(dtype))
+
+
+def _freedom(energy: torch.Tensor, steady: Sequence[Errors]) -> float:
+    """How many independent normal variables make up e0's RMS: few large elements, rows or columns are few variables."""
+    found = _participation(energy.reshape(-1))
+    for lines in ([item.rows for item in steady], [item.cols for item in steady]):
+        mean, variation = _scatter(lines)
+        weight = mean.square().sum()
+        if float(weight) > 0:
+            usual = float((mean.square() * variation).sum() / weight)
+            found = min(found, _participation(mean) * 2.0 / max(usual, 1e-9))
+    return found
+
+
+def _participation(energy: torch.Tensor) -> float:
+    total, square = float(energy.sum()), float(energy.square().sum())
+    return total * total / square if square > 0 else float(max(energy.numel(), 1)) if total == 0 else 1.0
+
+
+def _choice(
+    parts: Parts,
+    number: int,
+    sizes: Sequence[int],
+    inputs: Sequence[torch.Tensor],
+    values: tuple[list[torch.Tensor], list[torch.Tensor]],
+) -> Choice | None:
+    """The values that an argmax or argmin output chooses from, seen through views; None for other outputs."""
+    task, count = parts.task, len(parts.task.inputs)
+    while number >= count and OPS[task.nodes[number - count].op].kind is Kind.VIEW:
+        (number,) = numbers(task.nodes[number - count].args)
+    if number < count or task.nodes[number - count].op not in ("argmax", "argmin"):
+        return None
+    node = task.nodes[number - count]
+    (source,) = numbers(node.args)
+    behind = tail(prune(task, (source,)), ()) if source < count else tail(_returning(task, source), parts.cut)
+    runs = []
+    for cut, policy in zip(values, (_ORACLE, Policy(Mode.EAGER)), strict=True):
+        by_number = dict(enumerate(inputs)) | dict(zip(parts.cut, cut, strict=True))
+        (value,) = evaluate_in_blocks(behind.task, [by_number[feed] for feed in behind.feeds], sizes, policy)
+        axis = len(task.row_axes) + cast(tuple[int, ...], node.attr("axes"))[0]
+        runs.append(value.movedim(axis, -1).reshape(-1, value.shape[axis]))
+    return _choice_among(runs[0], runs[1], node.op == "argmax")
+
+
+def _returning(task: Task, number: int) -> Task:
+    return Task(task.row_axes, task.col_axes, task.inputs, task.nodes, (number,))
+
+
+def _choice_among(oracle: torch.Tensor, eager: torch.Tensor, largest: bool) -> Choice:
+    finite = torch.isfinite(oracle) & torch.isfinite(eager.double())
+    error = torch.where(finite, eager.double() - oracle, 0.0).square().mean(dim=1).sqrt()
+    size = torch.where(finite, oracle, 0.0).square().mean(dim=1).sqrt()
+    slack = 2 * _REACH * torch.maximum(error, error.median()).clamp(min=0.0)
+    slack = torch.where(slack > 0, torch.maximum(slack, half_ulp(eager.dtype) * size), slack)
+    pick = torch.argmax if largest else torch.argmin
+    index, eagers = pick(oracle, dim=1), pick(eager, dim=1)
+    odd = torch.isnan(oracle).any(dim=1) | ~torch.isfinite(oracle.gather(1, index[:, None])[:, 0])
+    fixed = ((slack == 0) | odd) & (index == eagers)
+    slack = torch.where(odd & ~fixed, torch.inf, slack)
+    return Choice(oracle.nan_to_num(0.0, 1e300, -1e300), slack, index, fixed, largest)
+
+
+def _with_whole(
+    parts: Parts, numerics: Numerics, sizes: Sequence[int], inputs: Sequence[torch.Tensor], found: list[Truth]
+) -> list[Truth]:
+    outputs = evaluate_in_blocks(parts.task, inputs, sizes, baseline_policy(parts.task, numerics))
+    whole = []
+    for output, number, truth in zip(outputs, parts.task.outputs, found, strict=True):
+        flat = _flat(output, len(parts.task.value(number).rows))
+        own = truth.oracle.square().mean(dim=1).sqrt_()
+        alive = own > 0
+        limit = float((truth.row_limit[alive] / own[alive]).max()) if bool(alive.any()) else 0.0
+        if truth.low is not None:
+            limit = torch.inf  # a jump may be as large as it likes
+        whole.append(replace(truth, whole=Whole(flat, max(2 * limit, 2 * half_ulp(truth.dtype)))))
+    return whole

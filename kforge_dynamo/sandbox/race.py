@@ -1,0 +1,186 @@
+"""The race of a verified candidate against its baselines: sets the contestants up, and turns samples into a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kforge_dynamo.languages.base import Launcher
+from kforge_dynamo.records.outcome import Status, Timings, Verdict
+from kforge_dynamo.records.request import Request
+from kforge_dynamo.records.task import Task
+from kforge_dynamo.sandbox.baseline import Compiled, allocator
+from kforge_dynamo.sandbox.bench import Bench
+from kforge_dynamo.sandbox.inputs import BY_NAME, full_shape
+from kforge_dynamo.sandbox.layout import TIMED_PAD, place, same_bits
+from kforge_dynamo.sandbox.memory import region_bytes
+from kforge_dynamo.sandbox.timing import (
+    EFFORTS,
+    UNSTABLE_SPREAD,
+    Call,
+    Contest,
+    Effort,
+    Samples,
+    measurement,
+    roofline_us,
+    sample_replay,
+    sample_wall,
+    spread_share,
+    too_fast,
+)
+from kforge_dynamo.sandbox.verify import judge_outputs
+from kforge_dynamo.semantics.evaluate import dtype_of, shape_of
+
+_SOURCES = ("unit", "normal", "uniform")  # classes whose first draw the gate has seen already
+_ON_CPU = 3
+_ON_GPU = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Rivals:
+    """Inductor's region and bare GEMM; `anchor_inputs` are the task inputs that the GEMM takes."""
+
+    region: Compiled
+    anchor: Compiled | None
+    anchor_inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stand:
+    """One set of inputs in the rotation: the tensors, and the candidate's verified outputs for them."""
+
+    source: str
+    inputs: list[torch.Tensor]
+    expected: list[torch.Tensor]
+
+
+def race(request: Request, launcher: Launcher, bench: Bench, rivals: Rivals) -> tuple[Verdict | None, tuple[Timings, ...]]:
+    """Timings of every regime of the device, or the verdict that forbids them."""
+    call = candidate_call(request.task, request.sizes, launcher, bench.device)
+    stands = _stands(request, bench, call)
+    fault = _unverified(request, bench, stands)
+    if fault is not None:
+        return fault, ()
+    contest = _contest(request, bench, call, rivals, stands)
+    floor_us = roofline_us(request.task, request.sizes, request.target)
+    effort = EFFORTS[request.stage]
+    timings = []
+    regimes: list[tuple[str, Callable[[Contest, Effort], Samples | None]]] = [("wall", sample_wall)]
+    if bench.device.type == "cuda":
+        regimes.append(("replay", sample_replay))
+    for regime, sample in regimes:
+        samples = sample(contest, effort)
+        if samples is not None and samples.fault is None and request.stage == "final" and _unsteady(samples):
+            samples = sample(contest, effort)
+        if samples is None:
+            continue
+        verdict = _refused(samples, regime, floor_us, request.stage)
+        if verdict is not None:
+            return verdict, ()
+        anchor = measurement(samples, "anchor", regime, len(stands)) if "anchor" in samples.by_name else None
+        candidate, region = (measurement(samples, name, regime, len(stands)) for name in ("candidate", "region"))
+        timings.append(Timings(regime, request.mode or "default", candidate, region, anchor))
+    return None, tuple(timings)
+
+
+def candidate_call(
+    task: Task, sizes: Sequence[int], launcher: Launcher, device: torch.device
+) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
+    """The candidate as generated code calls it: outputs allocated, then the launcher."""
+    axes = dict(zip(task.axes, sizes, strict=True))
+    allocate = allocator(device)
+    forms = []
+    for number in task.outputs:
+        spec = task.value(number)
+        shape = tuple(int(extent) for extent in shape_of(spec.shape, axes))
+        forms.append((shape, torch.empty(shape, device="meta").stride(), dtype_of(spec.dtype)))
+    fixed = tuple(sizes)
+
+    def call(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        outputs = [allocate(shape, strides, dtype) for shape, strides, dtype in forms]
+        launcher(inputs, outputs, fixed)
+        return outputs
+
+    return call
+
+
+def _stands(request: Request, bench: Bench, call: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]) -> list[_Stand]:
+    axes = dict(zip(request.task.axes, request.sizes, strict=True))
+    stands = []
+    for number in range(_rotation(request, bench.device)):
+        source = _SOURCES[number % len(_SOURCES)]
+        drawn = bench.draw(request.sizes, BY_NAME[source], 0)
+        inputs = [
+            place(values, item, full_shape(item, axes), TIMED_PAD).tensor
+            for values, item in zip(drawn, request.task.inputs, strict=True)
+        ]
+        stands.append(_Stand(source, inputs, [output.clone() for output in call(inputs)]))
+    return stands
+
+
+def _rotation(request: Request, device: torch.device) -> int:
+    if device.type != "cuda":
+        return _ON_CPU
+    cache = torch.cuda.get_device_properties(device).L2_cache_size
+    return max(_ON_CPU, min(_ON_GPU, -(-2 * int(cache) // max(region_bytes(request.task, request.sizes), 1))))
+
+
+def _unverified(request: Request, bench: Bench, stands: Sequence[_Stand]) -> Verdict | None:
+    """The gate once more, on the outputs of unguarded calls; copies of one draw must agree with its first."""
+    for stand in stands[: len(_SOURCES)]:
+        drawn = bench.draw(request.sizes, BY_NAME[stand.source], 0)
+        found = bench.truths(request.sizes, BY_NAME[stand.source], 0, drawn)
+        comparable = all(truth.classes is None for truth in found)
+        verdict = judge_outputs(request.task, [stand.expected], [found])
+        if comparable and not verdict.passed:
+            return Verdict(verdict.status, verdict.error_ratio, verdict.e0, verdict.where, f"in a timed call: {verdict.evidence}")
+    return None
+
+
+def _contest(
+    request: Request, bench: Bench, call: Callable[..., list[torch.Tensor]], rivals: Rivals, stands: list[_Stand]
+) -> Contest:
+    inputs = [stand.inputs for stand in stands]
+    calls: dict[str, Call] = {
+        "candidate": lambda number: call(inputs[number]),
+        "region": lambda number: rivals.region([*inputs[number]]),
+    }
+    anchor = rivals.anchor
+    if anchor is not None:
+        bare = [[stand[used] for used in rivals.anchor_inputs] for stand in inputs]
+        calls["anchor"] = lambda number: anchor([*bare[number]])
+
+    def check(number: int, outputs: Sequence[torch.Tensor]) -> str | None:
+        if request.candidate.plan.atomics:
+            return _far(request, bench, stands[number], outputs)
+        same = all(same_bits(left, right) for left, right in zip(outputs, stands[number].expected, strict=True))
+        return None if same else f"a timed call returned other values than the verified call on equal inputs (set {number})"
+
+    return Contest(calls, len(stands), check, bench.device)
+
+
+def _far(request: Request, bench: Bench, stand: _Stand, outputs: Sequence[torch.Tensor]) -> str | None:
+    drawn = bench.draw(request.sizes, BY_NAME[stand.source], 0)
+    truths = bench.truths(request.sizes, BY_NAME[stand.source], 0, drawn)
+    verdict = judge_outputs(request.task, [outputs], [truths])
+    return None if verdict.passed else f"a timed call is wrong: {verdict.evidence}"
+
+
+def _unsteady(samples: Samples) -> bool:
+    return any(spread_share(samples.by_name[name]) > UNSTABLE_SPREAD for name in ("candidate", "region"))
+
+
+def _refused(samples: Samples, regime: str, floor_us: float | None, stage: str) -> Verdict | None:
+    if samples.fault is not None:
+        return Verdict(Status.NON_DETERMINISTIC, None, None, f"timing, {regime}", samples.fault)
+    median_us = sorted(samples.by_name["candidate"])[len(samples.by_name["candidate"]) // 2]
+    fast = too_fast(median_us, floor_us)
+    if fast is not None:
+        return Verdict(Status.TOO_FAST, None, None, f"timing, {regime}", fast)
+    if stage == "final" and _unsteady(samples):
+        shares = {name: f"{spread_share(found):.0%}" for name, found in samples.by_name.items()}
+        words = f"samples scatter by {shares} of their median after a second run; the machine is too busy to time on"
+        return Verdict(Status.UNSTABLE_TIMING, None, None, f"timing, {regime}", words)
+    return None

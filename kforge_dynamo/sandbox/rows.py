@@ -1,0 +1,110 @@
+"""Rows of a task: evaluation in blocks of bounded memory, and the rows that stand for all where the whole is too much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kforge_dynamo.records.task import Task
+from kforge_dynamo.sandbox.dissect import numbers, row_local
+from kforge_dynamo.semantics.evaluate import Policy, evaluate, shape_of
+
+BLOCK_BYTES = 256 << 20
+ORACLE_FLOP = 1 << 33
+_RANDOM_ROWS = 128
+_EDGE = 64
+_MOST_EDGES = 64
+
+
+def flop(task: Task, sizes: Sequence[int]) -> int:
+    """Floating-point operations of the products, a multiplication and an addition being two."""
+    axes = dict(zip(task.axes, sizes, strict=True))
+    total = 0
+    for node in task.nodes:
+        if node.op == "gemm":
+            (lhs, *_) = numbers(node.args)
+            depth = shape_of(task.value(lhs).cols, axes)[-1]
+            total += 2 * int(depth) * math.prod(int(extent) for extent in shape_of(node.out.shape, axes))
+    return total
+
+
+def value_bytes(task: Task, axes: Mapping[str, int], width: int) -> int:
+    """Bytes of all values of an evaluation at `width` bytes an element."""
+    specs = [task.value(number) for number in range(len(task.inputs) + len(task.nodes))]
+    return width * sum(math.prod(int(extent) for extent in shape_of(spec.shape, axes)) for spec in specs)
+
+
+def evaluate_in_blocks(
+    task: Task, inputs: Sequence[torch.Tensor], sizes: Sequence[int], policy: Policy
+) -> tuple[torch.Tensor, ...]:
+    """`semantics.evaluate` with at most 256 MB of intermediate values where rows are independent, in one piece elsewhere."""
+    axes = dict(zip(task.axes, sizes, strict=True))
+    pieces = -(-value_bytes(task, axes, 8) // BLOCK_BYTES)
+    split = next((axis for axis in task.row_axes if axes[axis] >= min(pieces, 2)), None)
+    if pieces <= 1 or split is None or not row_local(task):
+        return evaluate(task, inputs, axes, policy)
+    step = max(1, axes[split] // pieces)
+    parts = []
+    for start in range(0, axes[split], step):
+        length = min(step, axes[split] - start)
+        index = torch.arange(start, start + length, device=inputs[0].device)
+        part = evaluate(task, select(task, inputs, {split: index}), axes | {split: length}, policy)
+        parts.append(part)
+    place = task.row_axes.index(split)
+    return tuple(_joined(task, number, place, [part[at] for part in parts]) for at, number in enumerate(task.outputs))
+
+
+def _joined(task: Task, number: int, place: int, parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if task.value(number).rows[place] == 1 else torch.cat(parts, dim=place)
+
+
+def select(task: Task, inputs: Sequence[torch.Tensor], rows: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The inputs with only the given indices of the named axes."""
+    chosen = []
+    for item, tensor in zip(task.inputs, inputs, strict=True):
+        for dim, extent in enumerate(item.value.shape):
+            if isinstance(extent, str) and extent in rows:
+                tensor = tensor.index_select(dim, rows[extent])
+        chosen.append(tensor)
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Rows that stand for all: indices by axis, the sizes with them, and `flat`, their numbers among all rows."""
+
+    rows: Mapping[str, torch.Tensor]
+    sizes: tuple[int, ...]
+    flat: torch.Tensor
+
+
+def sample_rows(task: Task, sizes: Sequence[int], generator: torch.Generator, device: torch.device) -> Sampled | None:
+    """Which rows the oracle covers: first, last, both sides of the edges of tiles, 128 random; None where it covers all."""
+    if flop(task, sizes) <= ORACLE_FLOP or not row_local(task) or not _full_rows(task):
+        return None
+    axes = dict(zip(task.axes, sizes, strict=True))
+    rows = {}
+    for axis in task.row_axes:
+        inner = axis == task.row_axes[-1]
+        rows[axis] = _chosen(axes[axis], _RANDOM_ROWS if inner else 2, inner, generator).to(device)
+    flat = torch.zeros((), dtype=torch.int64, device=device)
+    for axis in task.row_axes:
+        flat = (flat[..., None] * axes[axis]) + rows[axis]
+    fewer = tuple(int(rows[axis].numel()) if axis in rows else axes[axis] for axis in task.axes)
+    return Sampled(rows, fewer, flat.reshape(-1))
+
+
+def _full_rows(task: Task) -> bool:
+    return all(1 not in task.value(number).rows for number in task.outputs)
+
+
+def _chosen(size: int, random: int, edges: bool, generator: torch.Generator) -> torch.Tensor:
+    picked = {0, size - 1}
+    if edges:
+        step = max(_EDGE, -(-size // _MOST_EDGES // _EDGE) * _EDGE)
+        picked.update(at for edge in range(step, size, step) for at in (edge - 1, edge))
+    extra = torch.randint(size, (random,), generator=generator)
+    return torch.tensor(sorted(picked | set(extra.tolist())), dtype=torch.int64)

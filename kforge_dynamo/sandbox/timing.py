@@ -1,0 +1,200 @@
+"""How fast: the candidate, Inductor's region and the bare GEMM in one interleaved run.
+
+Samples of the contestants alternate in rotating order, so drift of a shared machine meets all alike; a sample is several
+calls, each on other inputs at other addresses. "wall" is the host clock around the calls, the device drained before and
+after. "replay" is the same calls in a CUDA graph. On a GPU the inputs in rotation exceed the L2 cache twice where memory
+allows, so calls find it cold. The last output of every sample of the candidate is compared with the verified one.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kforge_dynamo.records.outcome import Measurement
+from kforge_dynamo.records.target import Target
+from kforge_dynamo.records.task import Task
+from kforge_dynamo.sandbox.memory import region_bytes
+from kforge_dynamo.sandbox.rows import flop
+from kforge_dynamo.semantics.evaluate import shape_of
+
+Call = Callable[[int], Sequence[torch.Tensor]]
+"""Runs a contestant once on the inputs of that number in the rotation."""
+Check = Callable[[int, Sequence[torch.Tensor]], str | None]
+"""What is wrong with the candidate's outputs for those inputs, None when they are right."""
+
+_FLOOR_SHARE = 0.9  # a datasheet's peak is not exceeded, a clock is read with some error
+_LONGEST_SAMPLE_S = 5e-3
+_WARM_CALLS = 2
+UNSTABLE_SPREAD = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long a run may take and how many samples it must and may have."""
+
+    budget_s: float
+    fewest: int
+    most: int
+
+
+EFFORTS = {"search": Effort(0.4, 5, 11), "final": Effort(1.5, 15, 31)}
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Contestants by name, "candidate" first; `rotation` is how many sets of inputs there are."""
+
+    calls: dict[str, Call]
+    rotation: int
+    check: Check
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Microseconds a call of each contestant, or what was wrong with a timed output."""
+
+    by_name: dict[str, tuple[float, ...]]
+    calls_a_sample: dict[str, int]
+    fault: str | None
+
+
+def roofline_us(task: Task, sizes: Sequence[int], target: Target) -> float | None:
+    """Below this no kernel can be: bytes of inputs and outputs over the memory's peak, and the product over the peak of the
+    matrix units unless a reduction leaves fewer outputs than the product has (algebra may then save it). None if unknown."""
+    axes = dict(zip(task.axes, sizes, strict=True))
+    bounds = []
+    bandwidth = target.peak("memory_bytes_per_s")
+    if bandwidth is not None:
+        bounds.append(region_bytes(task, sizes) / bandwidth)
+    peaks = [peak.value for peak in target.peaks if peak.name.endswith("_flops")]
+    largest = max(math.prod(int(e) for e in shape_of(task.value(number).shape, axes)) for number in task.outputs)
+    anchor = task.anchor
+    if peaks and anchor is not None and largest >= math.prod(int(e) for e in shape_of(anchor.out.shape, axes)):
+        bounds.append(flop(task, sizes) / max(peaks))
+    return max(bounds) * 1e6 if bounds else None
+
+
+def too_fast(median_us: float, floor_us: float | None) -> str | None:
+    """Why a median cannot be true; None when it can."""
+    if floor_us is None or median_us >= floor_us * _FLOOR_SHARE:
+        return None
+    return f"{median_us:.2f} us a call is below the roofline of {floor_us:.2f} us: the work cannot have been done"
+
+
+def spread_share(samples: Sequence[float]) -> float:
+    """Interquartile distance over the median."""
+    if len(samples) < 4:
+        return 0.0
+    low, middle, high = statistics.quantiles(samples, n=4)
+    return (high - low) / middle if middle > 0 else 0.0
+
+
+def sample_wall(contest: Contest, effort: Effort) -> Samples:
+    """Host-clock samples of all contestants, interleaved."""
+    estimates = {name: _estimate_s(call, contest) for name, call in contest.calls.items()}
+    rounds, counts = _shares(estimates, effort)
+    samples: dict[str, list[float]] = {name: [] for name in contest.calls}
+    order = list(contest.calls)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for turn in range(rounds):
+            for name in order[turn % len(order) :] + order[: turn % len(order)]:
+                seconds, last, outputs = _timed(contest.calls[name], counts[name], turn, contest)
+                samples[name].append(seconds / counts[name] * 1e6)
+                fault = contest.check(last, outputs) if name == "candidate" else None
+                if fault is not None:
+                    return Samples({}, counts, fault)
+    finally:
+        if collecting:
+            gc.enable()
+    return Samples({name: tuple(found) for name, found in samples.items()}, counts, None)
+
+
+def _shares(estimates: dict[str, float], effort: Effort) -> tuple[int, dict[str, int]]:
+    """Rounds, and calls a sample of each contestant: equal time for all, within the budget where the fewest samples fit."""
+    once = sum(estimates.values())
+    rounds = max(effort.fewest, min(effort.most, int(effort.budget_s / max(once, 1e-9))))
+    slice_s = min(_LONGEST_SAMPLE_S, effort.budget_s / rounds / len(estimates))
+    return rounds, {name: max(1, min(1000, int(slice_s / max(seconds, 1e-9)))) for name, seconds in estimates.items()}
+
+
+def _estimate_s(call: Call, contest: Contest) -> float:
+    for number in range(max(_WARM_CALLS, contest.rotation)):
+        call(number % contest.rotation)
+    return min(_timed(call, 1, turn, contest)[0] for turn in range(3))
+
+
+def _timed(call: Call, count: int, turn: int, contest: Contest) -> tuple[float, int, Sequence[torch.Tensor]]:
+    rotation = contest.rotation
+    numbers = [(turn + step) % rotation for step in range(count)]
+    outputs: Sequence[torch.Tensor] = ()
+    _drain(contest.device)
+    start = time.perf_counter()
+    for number in numbers:
+        outputs = call(number)
+    _drain(contest.device)
+    return time.perf_counter() - start, numbers[-1], outputs
+
+
+def _drain(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def sample_replay(contest: Contest, effort: Effort) -> Samples | None:
+    """Samples of CUDA graphs that hold a call on every set of inputs; None where a contestant cannot be captured."""
+    graphs: dict[str, tuple[torch.cuda.CUDAGraph, list[Sequence[torch.Tensor]]]] = {}
+    for name, call in contest.calls.items():
+        captured = _captured(call, contest)
+        if captured is None:
+            return None
+        graphs[name] = captured
+
+    def replay(name: str) -> Call:
+        graph, outputs = graphs[name]
+
+        def call(_: int) -> Sequence[torch.Tensor]:
+            graph.replay()
+            return outputs[-1]
+
+        return call
+
+    def check(_: int, outputs: Sequence[torch.Tensor]) -> str | None:
+        return contest.check(contest.rotation - 1, outputs)
+
+    inner = Contest({name: replay(name) for name in graphs}, 1, check, contest.device)
+    found = sample_wall(inner, effort)
+    scaled = {name: tuple(value / contest.rotation for value in values) for name, values in found.by_name.items()}
+    return Samples(scaled, found.calls_a_sample, found.fault)
+
+
+def _captured(call: Call, contest: Contest) -> tuple[torch.cuda.CUDAGraph, list[Sequence[torch.Tensor]]] | None:
+    side = torch.cuda.Stream(contest.device)  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(side):
+        for number in range(contest.rotation):
+            call(number)
+    torch.cuda.synchronize(contest.device)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, stream=side):
+            outputs = [call(number) for number in range(contest.rotation)]
+    except RuntimeError:  # a contestant that synchronises or allocates outside the pool cannot be replayed
+        torch.cuda.synchronize(contest.device)
+        return None
+    return graph, outputs
+
+
+def measurement(samples: Samples, name: str, regime: str, rotation: int) -> Measurement:
+    """The record of one contestant's samples."""
+    count = samples.calls_a_sample[name]
+    method = f"{regime}: {len(samples.by_name[name])} samples of {count} calls, interleaved, {rotation} sets of inputs"
+    return Measurement(samples.by_name[name], method)

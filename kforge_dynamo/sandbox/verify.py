@@ -1,0 +1,154 @@
+"""Is a loaded candidate right? It runs before the reference is computed, on fresh memory with guards, twice a draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kforge_dynamo.languages.base import Launcher
+from kforge_dynamo.records.outcome import Status, Verdict
+from kforge_dynamo.records.task import Task
+from kforge_dynamo.sandbox.bench import Bench
+from kforge_dynamo.sandbox.gate import Truth, judge
+from kforge_dynamo.sandbox.inputs import InputClass, full_shape
+from kforge_dynamo.sandbox.layout import CANARY, SECOND_CANARY, Placed, blank, guards_intact, place, same_bits
+from kforge_dynamo.semantics.evaluate import dtype_of, shape_of
+
+_PADS = (8, 1, 3, 64, 5)
+"""Extra elements of a pitch, by the number of the draw: aligned and odd ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to check: `numbers` are the draws of each class, `atomics` whether two launches may differ within e0."""
+
+    sizes: tuple[int, ...]
+    classes: tuple[InputClass, ...]
+    numbers: tuple[int, ...]
+    atomics: bool
+
+
+def verify(launcher: Launcher, bench: Bench, plan: Plan, say: Callable[[str], None]) -> Verdict:
+    """The verdict over all classes of `plan`; ends with the first fault. `say` is told what is being checked."""
+    worst, worst_where, worst_e0 = 0.0, "", 0.0
+    for chosen in plan.classes:
+        say(f"class {chosen.name} at sizes {plan.sizes}")
+        runs = []
+        for number in plan.numbers:
+            run = _run_twice(launcher, bench, plan, chosen, number)
+            if isinstance(run, Verdict):
+                return run
+            runs.append(run)
+        verdict = _judged(bench, plan, chosen, runs)
+        if not verdict.passed:
+            return verdict
+        if (verdict.error_ratio or 0.0) >= worst:
+            worst, worst_where, worst_e0 = verdict.error_ratio or 0.0, verdict.where, verdict.e0 or 0.0
+    names = ", ".join(chosen.name for chosen in plan.classes)
+    return Verdict(Status.PASSED, worst, worst_e0, worst_where, f"right on {names} with {len(plan.numbers)} seeds each")
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    number: int
+    drawn: list[torch.Tensor]
+    outputs: list[torch.Tensor]
+
+
+def _run_twice(launcher: Launcher, bench: Bench, plan: Plan, chosen: InputClass, number: int) -> _Run | Verdict:
+    where = f"class {chosen.name}, sizes {plan.sizes}, draw {number}"
+    drawn = bench.draw(plan.sizes, chosen, number)
+    first = launch_guarded(launcher, bench.task, plan.sizes, drawn, _PADS[number % len(_PADS)], CANARY, where)
+    if isinstance(first, Verdict):
+        return first
+    second = launch_guarded(launcher, bench.task, plan.sizes, drawn, _PADS[number % len(_PADS)], SECOND_CANARY, where)
+    if isinstance(second, Verdict):
+        return second
+    for place_, (left, right) in enumerate(zip(first, second, strict=True)):
+        if not plan.atomics and not same_bits(left, right):
+            spots = _differences(left, right)
+            words = f"output {place_}: {spots} elements differ between two launches on equal inputs (or were not written)"
+            return Verdict(Status.NON_DETERMINISTIC, None, None, where, words)
+    if plan.atomics:  # each launch must be right by itself: the second is judged as a draw of its own
+        verdict = _judged(bench, plan, chosen, [_Run(number, drawn, second)])
+        if not verdict.passed:
+            return verdict
+    return _Run(number, drawn, first)
+
+
+def _differences(left: torch.Tensor, right: torch.Tensor) -> int:
+    if left.dtype.is_floating_point:
+        return int(((left != right) & ~(torch.isnan(left) & torch.isnan(right))).sum())
+    return int((left != right).sum())
+
+
+def launch_guarded(
+    launcher: Launcher, task: Task, sizes: Sequence[int], drawn: Sequence[torch.Tensor], pad: int, canary: int, where: str
+) -> list[torch.Tensor] | Verdict:
+    """One launch on fresh copies of the inputs, with outputs filled with the canary; the outputs, or what was wrong."""
+    axes = dict(zip(task.axes, sizes, strict=True))
+    device = drawn[0].device
+    inputs = [place(values, item, full_shape(item, axes), pad) for values, item in zip(drawn, task.inputs, strict=True)]
+    outputs = [_output(task, number, axes, device, canary) for number in task.outputs]
+    launcher([item.tensor for item in inputs], [item.tensor for item in outputs], list(sizes))
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    fault = _form_fault(task, axes, outputs, where)
+    if fault is not None:
+        return fault
+    for number, item in enumerate(inputs):
+        if item.untouched():
+            continue
+        if not item.data_untouched():
+            return Verdict(Status.INPUT_CHANGED, None, None, where, f"input {number} has other values after the launch")
+        return Verdict(Status.STRAY_WRITE, None, None, where, f"bytes around or between the rows of input {number} were written")
+    for number, item in enumerate(outputs):
+        if not guards_intact(item):
+            return Verdict(Status.STRAY_WRITE, None, None, where, f"bytes before or behind output {number} were written")
+    return [item.tensor for item in outputs]
+
+
+def _output(task: Task, number: int, axes: dict[str, int], device: torch.device, canary: int) -> Placed:
+    spec = task.value(number)
+    return blank(dtype_of(spec.dtype), [int(extent) for extent in shape_of(spec.shape, axes)], device, canary)
+
+
+def _form_fault(task: Task, axes: dict[str, int], outputs: Sequence[Placed], where: str) -> Verdict | None:
+    """A launcher written in Python could swap or resize what it is given."""
+    for place_, (number, item) in enumerate(zip(task.outputs, outputs, strict=True)):
+        spec = task.value(number)
+        shape = tuple(int(extent) for extent in shape_of(spec.shape, axes))
+        dense = torch.empty(shape, device="meta").stride()
+        found: tuple[tuple[Status, object, object], ...] = (
+            (Status.WRONG_SHAPE, shape, tuple(item.tensor.shape)),
+            (Status.WRONG_DTYPE, dtype_of(spec.dtype), item.tensor.dtype),
+            (Status.WRONG_STRIDE, dense, item.tensor.stride()),
+            (Status.STRAY_WRITE, item.memory.untyped_storage().data_ptr(), item.tensor.untyped_storage().data_ptr()),
+        )
+        for status, expected, seen in found:
+            if expected != seen:
+                return Verdict(status, None, None, where, f"output {place_}: expected {expected}, found {seen}")
+    return None
+
+
+def _judged(bench: Bench, plan: Plan, chosen: InputClass, runs: Sequence[_Run]) -> Verdict:
+    truths = [bench.truths(plan.sizes, chosen, run.number, run.drawn) for run in runs]
+    return judge_outputs(bench.task, [run.outputs for run in runs], truths)
+
+
+def judge_outputs(task: Task, outputs: Sequence[Sequence[torch.Tensor]], truths: Sequence[Sequence[Truth]]) -> Verdict:
+    """The gate over all outputs; `outputs` and `truths` have one entry a draw."""
+    worst, e0, where = 0.0, 0.0, ""
+    for place_, number in enumerate(task.outputs):
+        rank = len(task.value(number).rows)
+        values = [run[place_].reshape(run[place_].shape[:rank].numel(), -1) for run in outputs]
+        mine = [draw[place_] for draw in truths]
+        judged = judge(values, mine)
+        if judged.fault is not None:
+            ratio = judged.ratio if judged.ratio != float("inf") else None
+            return Verdict(Status.INACCURATE, ratio, judged.e0, mine[0].where, judged.fault)
+        if judged.ratio >= worst:
+            worst, e0, where = judged.ratio, judged.e0, mine[0].where
+    return Verdict(Status.PASSED, worst, e0, where, "")

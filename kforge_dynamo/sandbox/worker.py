@@ -1,0 +1,234 @@
+"""The parent's side of the sandbox: starts the worker program, asks it, and turns its death or silence into a verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from kforge_dynamo.errors import RecordError, ToolchainError
+from kforge_dynamo.records.codec import from_text, to_text
+from kforge_dynamo.records.outcome import Status, Trial, Verdict
+from kforge_dynamo.records.request import Request
+
+Environment = Callable[[], Mapping[str, str]]
+"""The whole environment of the child. Must switch kforge off in it; what would change Triton's mode is removed here."""
+
+_NEVER_INHERITED = ("TRITON_INTERPRET", "PYTHONSTARTUP", "PYTHONINSPECT")
+_READY_S = 180.0
+_LONGEST_LINE = 16 << 20
+_KEPT_LINES = 40
+_SHOWN_LINES = 8
+
+
+@dataclass(slots=True)
+class _Running:
+    """A started worker: the process, its two pipes, and what it printed last."""
+
+    process: subprocess.Popen[bytes]
+    requests: BinaryIO
+    answers: int
+    printed: deque[str]
+    drain: threading.Thread
+    stage: str = "start"
+    ready: bool = False
+    buffer: bytearray = field(default_factory=bytearray)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Why no answer came."""
+
+    status: Status
+    words: str
+
+
+class Worker:
+    """One worker process for one device; started at once by `start`, else by the first request, and again after a death.
+
+    `languages` is "module:name" of the mapping of languages in the child; `device` torch's name of the device there
+    ("cuda:0" where `environment` narrows the visible devices); `threads` torch's number of threads. One thread at a time
+    may call it; others wait.
+    """
+
+    def __init__(
+        self, environment: Environment, device: str, threads: int, languages: str = "kforge_dynamo.languages:LANGUAGES"
+    ) -> None:
+        self._environment, self._device, self._threads, self._languages = environment, device, threads, languages
+        self._running: _Running | None = None
+        self._lock = threading.RLock()
+
+    def start(self) -> None:
+        """Starts the process and returns at once; it imports torch while the caller goes on."""
+        with self._lock:
+            if self._running is not None and self._running.process.poll() is not None:
+                self._stop()
+            if self._running is None:
+                self._running = self._launch()
+
+    def evaluate(self, request: Request, timeout_s: float) -> Trial:
+        """The worker's trial. After `timeout_s` (not counting the worker's own start) the process group is killed.
+
+        Raises: ToolchainError when the worker cannot be started at all.
+        """
+        with self._lock:
+            running = self._ready()
+            try:
+                running.requests.write(json.dumps({"kind": "request", "text": to_text(request)}).encode() + b"\n")
+                running.requests.flush()
+            except OSError:
+                return self._over(request, self._death(running))
+            end = self._await(running, "trial", timeout_s)
+            if isinstance(end, _End):
+                return self._over(request, end)
+            try:
+                trial = from_text(Trial, str(end["text"]))
+            except (RecordError, KeyError) as error:
+                return self._over(request, _End(Status.RUNTIME_ERROR, f"the worker's answer is not a trial: {error}"))
+            if end.get("last"):
+                self._stop()
+            return trial
+
+    def close(self) -> None:
+        """Ends the process and everything it started. The worker can be used again afterwards."""
+        with self._lock:
+            self._stop()
+
+    def __enter__(self) -> Worker:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ready(self) -> _Running:
+        self.start()
+        running = self._running
+        assert running is not None
+        if running.ready:
+            return running
+        end = self._await(running, "ready", _READY_S)
+        if isinstance(end, _End):
+            self._stop()
+            raise ToolchainError(f"the sandbox's worker did not start: {end.words}")
+        running.ready = True
+        return running
+
+    def _over(self, request: Request, end: _End) -> Trial:
+        self._stop()
+        return Trial(request.candidate, Verdict(end.status, None, None, "worker", end.words), ())
+
+    def _launch(self) -> _Running:
+        request_read, request_write = os.pipe()
+        answer_read, answer_write = os.pipe()
+        command = [sys.executable, "-m", "kforge_dynamo.sandbox.jobs", "--languages", self._languages]
+        command += ["--device", self._device, "--threads", str(self._threads), "--parent", str(os.getpid())]
+        command += ["--read", str(request_read), "--write", str(answer_write)]
+        environment = {name: value for name, value in self._environment().items() if name not in _NEVER_INHERITED}
+        environment["OMP_NUM_THREADS"] = str(self._threads)
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            pass_fds=(request_read, answer_write),
+            start_new_session=True,  # its own process group, so that compilers it started die with it
+        )
+        os.close(request_read)
+        os.close(answer_write)
+        printed: deque[str] = deque(maxlen=_KEPT_LINES)
+        drain = threading.Thread(target=_drain, args=(process.stdout, printed), daemon=True)
+        drain.start()
+        return _Running(process, os.fdopen(request_write, "wb"), answer_read, printed, drain)
+
+    def _await(self, running: _Running, kind: str, timeout_s: float) -> dict[str, object] | _End:
+        deadline = time.monotonic() + timeout_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(running.answers, selectors.EVENT_READ)
+            while True:
+                message = _message(running.buffer)
+                if message is None:
+                    return _End(Status.RUNTIME_ERROR, "the worker wrote something on its answer pipe that is no message")
+                if message.get("kind") == kind:
+                    return message
+                if message.get("kind") == "stage":
+                    running.stage = str(message.get("text"))
+                if message:
+                    continue
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or not selector.select(left_s):
+                    return _End(Status.TIMEOUT, f"no answer within {timeout_s:.1f} s; it was at: {running.stage}")
+                chunk = os.read(running.answers, 1 << 16)
+                if not chunk:
+                    return self._death(running)
+                running.buffer += chunk
+
+    def _death(self, running: _Running) -> _End:
+        try:
+            code = running.process.wait(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            return _End(Status.RUNTIME_ERROR, f"the worker closed its answer pipe without an answer, at: {running.stage}")
+        running.drain.join(timeout=1.0)
+        ended = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
+        last = "\n".join(list(running.printed)[-_SHOWN_LINES:])
+        return _End(Status.RUNTIME_ERROR, f"the worker {ended}, at: {running.stage}. Its last words:\n{last}")
+
+    def _stop(self) -> None:
+        running, self._running = self._running, None
+        if running is None:
+            return
+        with contextlib.suppress(ProcessLookupError):  # every process of the group may have ended already
+            os.killpg(running.process.pid, signal.SIGKILL)
+        running.process.wait()
+        with contextlib.suppress(OSError):  # unsent bytes have no reader any more
+            running.requests.close()
+        os.close(running.answers)
+        running.drain.join(timeout=1.0)
+        if running.process.stdout is not None and not running.drain.is_alive():
+            running.process.stdout.close()
+
+
+def _message(buffer: bytearray) -> dict[str, object] | None:
+    """Takes the next whole line out of `buffer`: {} where there is none yet, None where it is no message."""
+    end = buffer.find(b"\n")
+    if end < 0:
+        return {} if len(buffer) <= _LONGEST_LINE else None
+    line = bytes(buffer[:end])
+    del buffer[: end + 1]
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) and message else None
+
+
+def _drain(source: BinaryIO | None, printed: deque[str]) -> None:
+    """Reads all that the worker prints, so that it never blocks on a full pipe, and keeps the last lines."""
+    if source is None:
+        return
+    rest = b""
+    while chunk := source.read1(1 << 16):  # type: ignore[attr-defined]
+        *lines, rest = (rest + chunk).split(b"\n")
+        rest = rest[-4096:]
+        printed.extend(line[-4096:].decode(errors="replace") for line in lines[-_KEPT_LINES:])
+    if rest:
+        printed.append(rest.decode(errors="replace"))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
