@@ -154,9 +154,14 @@ class Desk:
         """Searches in the order of estimated gain, until the process's budget is spent."""
         if not misses:
             return {}
+        unknown = [item for item, found in misses.values() if found is None]
+        if unknown:  # remembered before any search, so that what the budget does not reach can be seen and warmed
+            self._store.put_standing(
+                *(Standing(item.key, item.domain, State.NOT_SEARCHED, "not searched yet", None, None) for item in unknown)
+            )
         ranked = sorted(misses.values(), key=lambda pair: -self._gain_us(pair[0]))
         if not self._settings.searching:
-            return {item.name: self._unsearched(item, found, "this process does not search") for item, found in ranked}
+            return {item.name: self._unsearched(found, "this process does not search") for item, found in ranked}
         if self._settings.on_miss == "background":
             return self._in_background(ranked)
         left_s = PURSE.left_s(self._settings.budget_s)
@@ -182,7 +187,7 @@ class Desk:
                     runtime.renew(item.key)
             rest()
 
-        replies = {item.name: self._unsearched(item, found, "not searched yet") for item, found in ranked}
+        replies = {item.name: self._unsearched(found, "not searched yet") for item, found in ranked}
         for item, _ in worth:
             replies[item.name] = replace(replies[item.name], reason="a search in the background has been started", pending=True)
         if worth:
@@ -192,7 +197,7 @@ class Desk:
     def _search(self, item: Inquiry, found: Found | None) -> Reply:
         budget_s = min(self._settings.region_budget_s, PURSE.left_s(self._settings.budget_s))
         if budget_s < _LEAST_S:
-            return self._unsearched(item, found, "the search budget of this process is spent")
+            return self._unsearched(found, "the search budget of this process is spent")
         ledger.tell("search", item.title, budget_s)
         started = time.monotonic()
         bench = Bench(
@@ -207,7 +212,7 @@ class Desk:
         try:
             answer, _ = settle(miss, bench, budget_s, seeds)
         except KforgeError as error:
-            return self._unsearched(item, found, f"the search could not run: {error}")
+            return self._unsearched(found, f"the search could not run: {error}")
         finally:
             PURSE.spend(time.monotonic() - started)
         if isinstance(answer, Winner):
@@ -220,10 +225,9 @@ class Desk:
         ledger.tell("settled", item.title, reply.state, reply.reason)
         return reply
 
-    def _unsearched(self, item: Inquiry, found: Found | None, why: str) -> Reply:
-        """Remembers a region that nobody has searched, so that it can be seen and warmed."""
+    def _unsearched(self, found: Found | None, why: str) -> Reply:
+        """The reply for a region that is not searched now."""
         if found is None:
-            self._store.put_standing(Standing(item.key, item.domain, State.NOT_SEARCHED, why, None, None))
             return Reply(None, "not_searched", why, "not_searched")
         reason = f"{why}; {found.reason}" if found.reason else why
         return Reply(None, found.state.value, reason, state_text(found))
@@ -274,12 +278,16 @@ def resolve(site: Site) -> tuple[Winner, Launcher]:
     return winner, language.load(store.artifact(candidate, build, context), candidate, site.task, site.raw_dims)
 
 
+def _present(found: Found | None) -> Winner | None:
+    return None if found is None else found.winner
+
+
 def _stored(site: Site) -> tuple[Store, Winner]:
     """The winner of a site from the stores that this process has opened, the default one last."""
     for store in [*reversed(_STORES.values()), open_store(None)]:
-        found = store.lookup(site.key, site.sizes, None, None)
-        if found is not None and found.winner is not None:
-            return store, found.winner
+        winner = store.winner_of(site.key, site.winner) if site.winner else _present(store.lookup(site.key, site.sizes))
+        if winner is not None:
+            return store, winner
     raise StoreError(f"the cache has no winner for task {site.key.task[:12]} on {site.key.device}")
 
 

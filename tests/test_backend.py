@@ -4,9 +4,10 @@ import logging
 
 import pytest
 import torch
+from torch import nn
+
 from kforge_dynamo import backend, graph_pass, inductor_entry, ledger
 from kforge_dynamo.errors import MissError, SettingsError
-from torch import nn
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +146,7 @@ def test_error_of_the_model_is_the_users():
     def broken(x):
         return x @ torch.zeros(3, 3)
 
-    with pytest.raises(Exception, match="same reduction dim|mat1 and mat2|cannot be multiplied"):
+    with pytest.raises(Exception, match=r"same reduction dim|mat1 and mat2|cannot be multiplied"):
         torch.compile(broken, backend="kforge")(torch.zeros(2, 4))
 
 
