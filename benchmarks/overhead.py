@@ -47,9 +47,9 @@ class Region(nn.Module):
 def queued_us(calls: dict[str, Callable[[], Any]], device: str, rounds: int, repeats: int) -> measure.Samples:
     """Microseconds a call, of `repeats` calls in a row with one wait behind them."""
     samples: measure.Samples = {name: [] for name in calls}
-    names = list(calls)
-    for number in range(rounds):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
+    orders = measure.orders(list(calls))
+    for _ in range(rounds):
+        for name in next(orders):
             call = calls[name]
             start = time.perf_counter_ns()
             for _ in range(repeats):
@@ -86,6 +86,7 @@ def measured(args: argparse.Namespace) -> dict[str, Any]:
         "above_identity_us": {name: round(value, 2) for name, value in over.items()},
         "kforge_over_inductor": round(over["kforge"] / over["inductor"], 3) if over["inductor"] > 0 else None,
         "stats": kforge_dynamo.stats(),
+        "regions": [f"{region.title}: {region.state} {region.reason}".strip() for region in kforge_dynamo.report()],
     }
 
 
@@ -96,8 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-m", type=int, default=16)
     parser.add_argument("-k", type=int, default=64)
     parser.add_argument("-n", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=41)
-    parser.add_argument("--repeats", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=101)
+    parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of search for the region")
     row = measured(parser.parse_args(argv))
     print(json.dumps(row, indent=1))

@@ -73,7 +73,7 @@ class ColdCache:
             self._buffer.zero_()
 
 
-def _orders(names: list[str]) -> Iterator[list[str]]:
+def orders(names: list[str]) -> Iterator[list[str]]:
     """The names in a new random order each time, so that no callable always runs behind the same other one."""
     random = np.random.default_rng(0)
     while True:
@@ -106,11 +106,11 @@ def wall(calls: Mapping[str, Call], device: str, limit_s: float) -> Samples:
     flush = ColdCache(device)
     repeats = {name: 1 if device == "cuda" else _repeats(calls[name]) for name in names}
     samples: Samples = {name: [] for name in names}
-    began, orders = time.perf_counter(), _orders(names)
+    began, turns = time.perf_counter(), orders(names)
     for number in range(MAX_ROUNDS):
         if number >= MIN_ROUNDS and time.perf_counter() - began > limit_s:
             break
-        for name in next(orders):
+        for name in next(turns):
             call, count = calls[name], repeats[name]
             if device == "cpu":
                 call()  # what ran before left its own data in the caches
@@ -165,13 +165,13 @@ def device(calls: Mapping[str, Call], limit_s: float) -> tuple[Samples, str]:
         timed, method = dict(calls), f"events, L2 cold ({str(reason).splitlines()[0][:80]})"
     names, flush = list(timed), ColdCache("cuda")
     samples: Samples = {name: [] for name in names}
-    began, orders = time.perf_counter(), _orders(names)
+    began, turns = time.perf_counter(), orders(names)
     for batch in range(MAX_ROUNDS // BATCH):
         if batch * BATCH >= MIN_ROUNDS and time.perf_counter() - began > limit_s:
             break
         pairs: list[tuple[str, Any, Any]] = []
         for _ in range(BATCH):
-            for name in next(orders):
+            for name in next(turns):
                 start, end = _event(), _event()
                 flush()
                 start.record()

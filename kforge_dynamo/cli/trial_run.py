@@ -17,6 +17,8 @@ from kforge_dynamo.ledger import RegionReport, report, reset, stats
 STEPS = (("eager", 1.0), ("torch.compile", 8.0), ("kforge", 12.0), ("timing", 3.0))
 """What a run does, with the seconds each is expected to take beside the search: weights of a progress display."""
 
+REASON_WIDTH = 140
+
 Step = Callable[[str], None]
 
 _MODEL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
@@ -49,7 +51,13 @@ class Run:
 
     def others(self) -> Counter[str]:
         """Regions left to Inductor: title and reason, and how often."""
-        return Counter(f"{r.title}: {r.reason or r.state}" for r in self.regions if r.state != "winner")
+        return Counter(f"{r.title}: {_line(r.reason) or r.state}" for r in self.regions if r.state != "winner")
+
+
+def _line(text: str) -> str:
+    """The first line of a reason, shortened: a compiler's message has many."""
+    first = text.partition("\n")[0]
+    return first if len(first) <= REASON_WIDTH else first[: REASON_WIDTH - 3] + "..."
 
 
 def run(entry: Entry, device: str, options: Mapping[str, Any], seconds: float, step: Step) -> Run:

@@ -43,7 +43,7 @@ def run(compile_fn):
         results = context.Queue()
         process = context.Process(target=worker, args=(compile_fn, results))
         process.start()
-        process.join(60)
+        process.join(150)
         assert process.exitcode == 0, f"with {turn}, the process ended with {process.exitcode}"
         outcome = results.get(timeout=5)
         assert outcome == "right", f"with {turn}: {outcome}"

@@ -133,6 +133,7 @@ def environment(path: pathlib.Path, plan: Plan, shared: pathlib.Path, tmp: pathl
     env = dict(os.environ, CASES_CHILD="1", CASES_IMPORT=plan.imports, TMPDIR=str(tmp), PYTHONUNBUFFERED="1")
     env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(shared / "inductor"))
     env["XDG_CACHE_HOME"] = str(shared / "xdg")
+    env.pop("KFORGE_CACHE_DIR", None)
     for name, value in constant(path, "ENV", {}).items():
         if value is None:
             env.pop(name, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import pathlib
 import sys
 
@@ -10,6 +11,8 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 JOBS = 2
+OPTIONS = {"on_miss": "search", "budget_s": 60.0, "region_budget_s": 3.0}
+"""Time enough that many regions get a winner. "search" and not the default, which would not search in a child process."""
 
 
 def load_runner():
@@ -36,7 +39,7 @@ def outcomes(request):
         if getattr(item, "callspec", None) and "stem" in item.callspec.params
     }
     paths = [path for path in CASES if path.stem in stems] or CASES
-    return runner.run(paths, runner.Plan("kforge", jobs=JOBS, timeout_s=180.0))
+    return runner.run(paths, runner.Plan("kforge", jobs=JOBS, timeout_s=480.0, options=json.dumps(OPTIONS)))
 
 
 @pytest.mark.timeout(1200)
