@@ -137,3 +137,62 @@ def dense(shape: tuple[Extent, ...]) -> tuple[Stride, ...]:
 
 def _joined(extents: list[Extent]) -> Extent:
     return next((extent for extent in extents if extent != 1), 1)
+
+
+def named_tasks() -> dict[str, tuple[Task, tuple[int, ...]]]:
+    """Small tasks with the forms of real epilogues, and sizes that cut the last tile short."""
+    found: dict[str, tuple[Task, tuple[int, ...]]] = {}
+
+    def add(name: str, builder: Builder, *outputs: int) -> None:
+        found[name] = (builder.task(*outputs), (37,))
+
+    for name, n in (("gelu", 72), ("mish", 40), ("softmax", 96), ("logsumexp", 72)):
+        builder = Builder()
+        add(name, builder, getattr(builder, name)(builder.linear(40, n)))
+    builder = Builder()
+    add("bare", builder, builder.linear(40, 72, bias=False))
+    builder = Builder()
+    add("groups", builder, builder.op("minimum", builder.group_norm(builder.linear(40, 96), 12), 1.0))
+    for name, groups in (("two groups", 2), ("odd groups", 3)):
+        builder = Builder()
+        add(name, builder, builder.group_norm(builder.linear(40, 96 if groups == 2 else 90), groups))
+    builder = Builder()
+    operands = builder.operands(40, 64)
+    residual, mask = builder.input((64,), rows=("m",)), builder.input((64,), "bool", rows=("m",))
+    total = builder.op("add", builder.gemm(*operands), residual)
+    add("residual", builder, builder.op("where", mask, builder.silu(total), 0.0), total)
+    builder = Builder()
+    x = builder.linear(40, 64)
+    add("normalised", builder, builder.normalised(x, (0,)), x)
+    builder = Builder()
+    add("statistics", builder, builder.op("tanh", builder.normalised(builder.linear(40, 64), "rows")))
+    builder = Builder()
+    add("statistics then softmax", builder, builder.softmax(builder.normalised(builder.linear(40, 64), "rows")))
+    builder = Builder()
+    x = builder.linear(40, 96)
+    add("gated", builder, builder.op("mul", builder.slice(x, 0, 48), builder.op("sigmoid", builder.slice(x, 48, 96))))
+    builder = Builder()
+    pooled = builder.reduce("amax", builder.reshape(builder.linear(40, 64), 32, 2), (1,))
+    add("pooled", builder, builder.op("mul", builder.reduce("sum", builder.reshape(pooled, 32), (0,)), 0.5))
+    builder = Builder()
+    pooled = builder.reshape(builder.reduce("mean", builder.reshape(builder.linear(40, 64), 16, 4), (1,)), 16)
+    add("pooled twice", builder, builder.reduce("amax", builder.reshape(pooled, 8, 2), (1,)))
+    builder = Builder()
+    operands = builder.operands(40, 64)
+    mean = builder.reduce("mean", builder.gemm(*operands), (0,))
+    add("mean back to the input", builder, builder.op("add", operands[0], builder.gelu(builder.logsumexp(mean))))
+    builder = Builder()
+    x = builder.linear(40, 64)
+    add("maximum and index", builder, builder.reduce("amax", x, (0,)), builder.reduce("argmax", x, (0,)))
+    builder = Builder()
+    x = builder.linear(40, 1)
+    add("one column", builder, builder.op("sigmoid", x), builder.reduce("sum", x, (0,)))
+    return found
+
+
+def gate(result: dict, slack: float = 1.0) -> None:
+    """Errors at most three times eager's (a maximum over few elements), or a few units in the last place of the RMS."""
+    assert not result["changed"], "an input changed"
+    for number, output in enumerate(result["outputs"]):
+        assert output["shape"] and output["classes"], (number, output)
+        assert output["error"] <= slack * max(3 * output["eager"], 4 * output["ulp"]), (number, output)
