@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -36,14 +36,21 @@ class Operands:
         return str(self.k) if isinstance(self.k, int) else "c.k"
 
     @property
+    def depth(self) -> str:
+        """Lanes along k, as a size expression."""
+        if isinstance(self.k, int):
+            return str(-(-self.k // 2) if self.ctype == "duo" else self.k)
+        return f"cdiv({self.k}, 2)" if self.ctype == "duo" else self.k
+
+    @property
     def left(self) -> str:
         """The start of the left operand's rows of outer index `o`."""
-        return f"c.in{self.lhs} + c.start(o, {self.lhs})"
+        return f"(const {self.ctype}*)c.in{self.lhs} + c.start(o, {self.lhs})"
 
     @property
     def right(self) -> str:
         """The start of the right operand of outer index `o`."""
-        return f"c.in{self.rhs} + c.start(o, {self.rhs})"
+        return f"(const {self.ctype}*)c.in{self.rhs} + c.start(o, {self.rhs})"
 
 
 def operands_of(task: Task) -> Operands:
@@ -96,12 +103,16 @@ class ProductText:
         return f"{self.functions}\n{head}bool exact, float* own) {{\n{body}\n}}\n"
 
 
-def product_text(task: Task, schedule: Schedule, memory: Memory, whole: str, lanes: int) -> ProductText:
+def product_text(task: Task, schedule: Schedule, memory: Memory, whole: str, lanes: int, pairs: bool) -> ProductText:
     """The product of `task` by `schedule`; `whole` is where a product computed at once lies (C++, pitch N).
+
+    `pairs` says that the target multiplies bfloat16 numbers two at a time.
 
     Raises: Inexpressible where this way of computing does not serve the task.
     """
     it = operands_of(task)
+    if it.ctype == "bf16" and pairs and not schedule.product.startswith("library"):
+        it = replace(it, ctype="duo")
     if schedule.product == "own":
         return _own(task, it, schedule, memory, lanes)
     if schedule.product == "dot":
@@ -157,16 +168,13 @@ def _own(task: Task, it: Operands, schedule: Schedule, memory: Memory, lanes: in
         panels = f"({lines[1]} + {panel - 1}) / {panel}"
         packed = f"own + {text.own_floats}"
         side = _rounded(it.n if by_columns and schedule.cols == 0 else schedule.cols if by_columns else schedule.rows, panel)
-        text.own_floats += side * it.k
-        text.item.append(
-            f"pack_panels<{schedule.nv}, {schedule.kc}>({packed}, {source}, {lines[2]}, {lines[3]}, {lines[1]}, {it.k}, 0, {panels});"
-        )
+        text.own_floats += side * int(it.depth)
+        facts = f"{lines[2]}, {lines[3]}, {lines[1]}, {it.k}, 0, {panels}"
+        text.item.append(f"pack_panels<{schedule.nv}, {schedule.kc}>({packed}, {source}, {facts});")
     if by_columns:
         text.granule = schedule.mr
-        text.item.append(
-            f"multiply<{tile}>({packed}, {padded}, {start}, width, {it.left} + first * {it.lhs_row}, {it.lhs_row}, {it.lhs_k}, count, "
-            f"{it.k_text}, p, pitch, exact, own);"
-        )
+        rows = f"{it.left} + first * {it.lhs_row}, {it.lhs_row}, {it.lhs_k}, count"
+        text.item.append(f"multiply<{tile}>({packed}, {padded}, {start}, width, {rows}, {it.k_text}, p, pitch, exact, own);")
         return text
     return _turned(text, it, schedule, panel, f"multiply<{tile}>({packed}, {padded}, {start}, count, ")
 
@@ -197,17 +205,18 @@ def _pack_together(
     text: ProductText, task: Task, it: Operands, schedule: Schedule, memory: Memory, panel: int
 ) -> tuple[str, str]:
     """All threads pack one side for everybody; returns where it lies and how many lines it has."""
+    depth = f"(({it.k_text} + 1) / 2)" if it.ctype == "duo" else it.k_text
     if schedule.side == "columns":
         padded = str(_rounded(it.n, panel))
-        memory.add("packed", f"{padded} * {it.k}")
+        memory.add("packed", f"{padded} * {it.depth}")
         line, step, count, source, outer = it.rhs_n, it.rhs_k, str(it.n), it.right, "1"
         offset = "0"
     else:
         padded = f"((c.rows + {panel - 1}) / {panel} * {panel})"
         rows = " * ".join([*task.row_axes[:-1], f"({task.row_axes[-1]} + {panel})"])
-        memory.add("packed", f"{rows} * {it.k}")
+        memory.add("packed", f"{rows} * {it.depth}")
         line, step, count, source, outer = it.lhs_row, it.lhs_k, "c.rows", it.left, "c.outer"
-        offset = f"o * {padded} * {it.k_text}"
+        offset = f"o * {padded} * {depth}"
     text.team = [
         f"for (long o = 0; o < {outer}; ++o) {{",
         f"const long panels = {padded} / {panel};",

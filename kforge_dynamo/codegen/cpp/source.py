@@ -37,6 +37,15 @@ def write(task: Task, schedule: Schedule, target: Target) -> Written:
     return _Source(task, program, phases_of(program), schedule, target).write()
 
 
+def one_range(task: Task, lanes: int) -> bool:
+    """Whether the epilogue is one loop over columns, so that it can follow any range of them. Raises: Inexpressible."""
+    program = program_of(task)
+    phases = phases_of(program)
+    passes = Passes(task, program, phases, Memory(task, program), lanes, 1, 1)
+    passes.write(None)
+    return passes.texts[0].ranged and not phases.phases[0].reductions
+
+
 class _Source:
     """Puts one source together."""
 
@@ -63,7 +72,8 @@ class _Source:
         self.width = width
         self.whole = self._whole(home)
         if self.program.product is not None:
-            self.product = product_text(self.task, self.schedule, self.memory, self.whole, self.lanes)
+            pairs = self.lanes == 16 and "avx512_bf16" in self.target.features
+            self.product = product_text(self.task, self.schedule, self.memory, self.whole, self.lanes, pairs)
         self.per_thread = self._thread_layout()
         if self.per_thread:
             self.memory.add("team", f"{self.units} * {self.per_thread}")

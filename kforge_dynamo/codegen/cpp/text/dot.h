@@ -24,11 +24,12 @@ template <int MT, class T> INLINE void dot_tile(const T* a, long a_line, const T
     for (int n = 0; n < NT; ++n) {
       const V w = get(lines[n] + x);
 #pragma GCC unroll 16
-      for (int m = 0; m < MT; ++m) acc[m * NT + n] += u[m] * w;
+      for (int m = 0; m < MT; ++m) acc[m * NT + n] = multiply_add(acc[m * NT + n], u[m], w, (const T*)0);
     }
   };
+  constexpr int K = Lane<T>::K;
   long x = 0;
-  for (; x + W <= k; x += W) step(x, [](const T* q) __attribute__((always_inline)) { return load<W>(q); });
+  for (; x + W * K <= k; x += W * K) step(x, [](const T* q) __attribute__((always_inline)) { return load<W>(q); });
   if (x < k) step(x, [&](const T* q) __attribute__((always_inline)) { return load_some(q, k - x); });
   float out[W];
   store<W>(out, lane_sums(acc));
