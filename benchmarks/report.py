@@ -20,11 +20,11 @@ BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 PRECISION_NAMES = {"fp32": "fp32 `highest`", "bf16": "bf16", "mixed": "fp32 tensors, `mixed`"}
 
 Row = dict[str, Any]
-Key = tuple[str, str, str, str, str]
+Key = tuple[str, str, str, str, str, str]
 
 
 def read(paths: Sequence[Path]) -> dict[Key, list[Row]]:
-    """Rows by (device, precision, scale, mode, source), each table in the order of the workloads' numbers."""
+    """Rows by (device, precision, scale, mode, source, options), each table in the order of the workloads' numbers."""
     latest: dict[tuple[Key, int], Row] = {}
     failures: dict[tuple[str, ...], str] = {}
     for path in paths:
@@ -33,7 +33,7 @@ def read(paths: Sequence[Path]) -> dict[Key, list[Row]]:
             if row is None or "row" not in row:
                 continue
             fields = row["row"]
-            rest = (fields["precision"], fields["scale"], fields["mode"], fields["source"])
+            rest = (fields["precision"], fields["scale"], fields["mode"], fields["source"], fields["options"])
             if row["failure"]:
                 failures[(*rest, str(fields["id"]))] = row["failure"]
                 continue
@@ -123,7 +123,7 @@ def totals(rows: list[Row]) -> str:
 
 def table(key: Key, rows: list[Row]) -> str:
     """One table with where and how it was measured."""
-    device, precision, scale, mode, source = key
+    device, precision, scale, mode, source, options = key
     first = next(row for row in rows if not row.get("failure"))
     versions = first["versions"]
     dates = sorted({row["date"][:10] for row in rows if not row.get("failure")})
@@ -142,7 +142,8 @@ def table(key: Key, rows: list[Row]) -> str:
         "",
     ]
     lines = [
-        f"### {where}: {PRECISION_NAMES[precision]}, {scale} size, {mode} mode{'' if source == 'own' else ', ' + source}",
+        f"### {where}: {PRECISION_NAMES[precision]}, {scale} size, {mode} mode{'' if source == 'own' else ', ' + source}"
+        + (f", options `{options}`" if options else ""),
         "",
         f"{clock}; torch {versions['torch']}, triton {versions['triton']}, kforge {versions['kforge']}, Python "
         f"{versions['python']}; {' and '.join(dates)}; `{first['command']}`.",

@@ -22,7 +22,7 @@ PRECISIONS = ("fp32", "bf16", "mixed")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
-    """What one row shall measure. `identity` is what resuming goes by."""
+    """What one row shall measure."""
 
     id: int
     scale: str
@@ -35,11 +35,6 @@ class Order:
     autotune_s: float
     options: dict[str, Any]
     kernelbench: str | None
-
-    def identity(self) -> dict[str, Any]:
-        """The fields that name a row."""
-        source = "kernelbench" if self.kernelbench else "own"
-        return {"id": self.id, "scale": self.scale, "precision": self.precision, "mode": self.mode, "source": source}
 
 
 def kforge_options(order: Order) -> dict[str, Any]:
@@ -155,13 +150,13 @@ def clean(device: str) -> None:
 
 
 def measure_row(order: Order) -> dict[str, Any]:
-    """The row as it is stored."""
+    """The row as it is stored, without what names it."""
     clean(order.device)
     torch.set_float32_matmul_precision("highest")
     with torch.no_grad():
         case = build(order)
         made = compile_all(order, case)
-        row: dict[str, Any] = {"row": order.identity(), "name": case.fact.name, "kind": case.fact.kind, **place(order.device)}
+        row: dict[str, Any] = {"name": case.fact.name, "kind": case.fact.kind, **place(order.device)}
         row["options"] = kforge_options(order)
         row["compile_s"], row["failed"] = made.compile_s, made.failed
         row["kforge"] = regions() if "kforge" in made.calls else None

@@ -93,7 +93,14 @@ class Child:
 
 def identity(fields: dict[str, Any]) -> tuple[Any, ...]:
     """What resuming and the report go by, of an order's or a row's fields."""
-    return tuple(fields[name] for name in ("id", "scale", "precision", "mode", "source"))
+    return tuple(fields[name] for name in ("id", "scale", "precision", "mode", "source", "options"))
+
+
+def names_of(order: dict[str, Any]) -> dict[str, Any]:
+    """The fields that name an order's row."""
+    fields = {name: order[name] for name in ("id", "scale", "precision", "mode")}
+    options = json.dumps(order["options"], sort_keys=True) if order["options"] else ""
+    return fields | {"source": "kernelbench" if order["kernelbench"] else "own", "options": options}
 
 
 def done(path: Path, device: str) -> set[tuple[Any, ...]]:
@@ -131,10 +138,8 @@ def orders(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def finish(answer: dict[str, Any], order: dict[str, Any], command: str, took_s: float) -> dict[str, Any]:
     """The row to write: what the child measured, or the reason why not."""
-    source = "kernelbench" if order["kernelbench"] else "own"
-    fields = {name: order[name] for name in ("id", "scale", "precision", "mode")} | {"source": source, "kind": order["device"]}
     row = dict(answer.get("row", {}))
-    row["row"] = fields
+    row["row"] = names_of(order) | {"kind": order["device"]}
     row["failure"] = answer.get("failure")
     row["took_s"] = round(took_s, 1)
     row["command"] = command
@@ -226,8 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     todo: Iterable[dict[str, Any]] = orders(args)
     if args.resume:
         have = done(args.out, args.device)
-        source = "kernelbench" if args.kernelbench else "own"
-        todo = [order for order in todo if identity(order | {"source": source}) not in have]
+        todo = [order for order in todo if identity(names_of(order)) not in have]
     todo = list(todo)
     failed = measure(todo, args, command)
     print(f"{len(todo)} rows asked for, {failed} failed; rows in {args.out}")

@@ -9,8 +9,16 @@ import pytest
 from benchmarks import report
 
 
-def row(number, value, *, spliced=1, right=True, precision="fp32", failure=None, kind="plain"):
-    fields = {"id": number, "scale": "cpu", "precision": precision, "mode": "eval", "source": "own", "kind": "cpu"}
+def row(number, value, *, spliced=1, right=True, precision="fp32", failure=None, kind="plain", options=""):
+    fields = {
+        "id": number,
+        "scale": "cpu",
+        "precision": precision,
+        "mode": "eval",
+        "source": "own",
+        "options": options,
+        "kind": "cpu",
+    }
     if failure:
         return {"row": fields, "failure": failure, "command": "python -m benchmarks.run", "took_s": 1.0}
     ratio = {"against": "default", "value": value, "low": value - 0.02, "high": value + 0.02}
@@ -88,3 +96,8 @@ def test_section_between_marks_is_replaced_and_the_rest_kept():
     assert report.section(text, "new\n") == f"before\n{report.BEGIN}\n\nnew\n\n{report.END}\nafter\n"
     with pytest.raises(ValueError, match="put the two marks"):
         report.section("no marks", "new")
+
+
+def test_report_keeps_rows_of_other_options_apart(tmp_path):
+    text = tables(tmp_path, row(9, 2.0), row(9, 3.0, options='{"prepack": "trust"}'))
+    assert text.count("### ") == 2 and '{"prepack": "trust"}' in text
