@@ -14,6 +14,7 @@ from kforge_dynamo.sandbox.inputs import InputClass, Seeds, draw, full_shape
 from kforge_dynamo.sandbox.oracle import Parts, Setting, truths
 
 CACHE_BYTES = 1 << 30
+DRAWN_BYTES = 1 << 28
 
 
 class Bench:
@@ -23,11 +24,18 @@ class Bench:
         self.task, self.numerics, self.device = task, numerics, device
         self.parts = Parts.of(task)
         self._seeds = seeds
+        self._drawn: OrderedDict[tuple[tuple[int, ...], str, int], list[torch.Tensor]] = OrderedDict()
         self._truths: OrderedDict[tuple[tuple[int, ...], str, int], list[Truth]] = OrderedDict()
 
     def draw(self, sizes: Sequence[int], chosen: InputClass, number: int) -> list[torch.Tensor]:
-        """Draw `number` of a class, one tensor an input, in the shape it is drawn in (see `inputs.draw`)."""
-        return draw(self.task, sizes, chosen, self._seeds.seed(chosen.name, number), self.device)
+        """Draw `number` of a class, one tensor an input, in the shape it is drawn in (see `inputs.draw`). Not to be changed."""
+        key = (tuple(sizes), chosen.name, number)
+        if key not in self._drawn:
+            self._drawn[key] = draw(self.task, sizes, chosen, self._seeds.seed(chosen.name, number), self.device)
+            while len(self._drawn) > 1 and sum(_all_bytes(found) for found in self._drawn.values()) > DRAWN_BYTES:
+                self._drawn.popitem(last=False)
+        self._drawn.move_to_end(key)
+        return self._drawn[key]
 
     def expanded(self, sizes: Sequence[int], drawn: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The drawn tensors in the full shapes of their specs."""
@@ -42,7 +50,9 @@ class Bench:
             inputs = self.expanded(sizes, drawn)
             where = f"{chosen.name}, sizes {tuple(sizes)}"
             setting = Setting(self.numerics, where, chosen.exact, chosen.base == "equal_rows", seed)
-            self._truths[key] = truths(self.parts, setting, sizes, inputs)
+            self._truths[key] = truths(
+                self.parts, setting, sizes, inputs, lambda: self.expanded(sizes, self.draw(sizes, chosen, number))
+            )
             self._forget()
         self._truths.move_to_end(key)
         return self._truths[key]
@@ -52,9 +62,13 @@ class Bench:
             self._truths.popitem(last=False)
 
 
+def _all_bytes(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
 def _bytes(found: Sequence[Truth]) -> int:
     total = 0
     for truth in found:
         held = [truth.oracle, truth.low, truth.high, truth.classes, None if truth.whole is None else truth.whole.eager]
-        total += sum(tensor.numel() * tensor.element_size() for tensor in held if tensor is not None)
+        total += _all_bytes([tensor for tensor in held if tensor is not None])
     return total

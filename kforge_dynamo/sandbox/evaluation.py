@@ -115,6 +115,7 @@ class Evaluator:
                 return other
         ways = f"; {len(points)} other sizes" if points else ""
         same = f"; equivalent mutants: {', '.join(judged.equivalent)}" if judged.equivalent else ""
+        same += f"; hidden by half precision: {', '.join(judged.indistinct)}" if judged.indistinct else ""
         return Verdict(Status.PASSED, verdict.error_ratio, verdict.e0, verdict.where, verdict.evidence + ways + same)
 
     def _start_rivals(self, request: Request) -> Future[Rivals]:
@@ -150,6 +151,8 @@ def _usable(classes: Sequence[InputClass], judged: Discrimination) -> tuple[Inpu
 
 
 def _compile_rivals(request: Request, device: torch.device) -> Rivals:
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # the current device is a thread's own
     region = compile_region(request.task, request.sizes, device, request.mode, request.inductor)
     bare = anchor_of(request.task)
     if bare is None:

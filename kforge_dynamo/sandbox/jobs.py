@@ -40,12 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = torch.device(options.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    answers = os.fdopen(options.write, "wb", buffering=0)
+    answers = os.fdopen(options.write, "wb")
     lock = threading.Lock()
 
-    def tell(kind: str, text: str, **more: bool) -> None:
+    def tell(kind: str, text: str, number: int = 0, last: bool = False) -> None:
         with lock:
-            answers.write(json.dumps({"kind": kind, "text": text, **more}).encode() + b"\n")
+            answers.write(json.dumps({"kind": kind, "text": text, "number": number, "last": last}).encode() + b"\n")
+            answers.flush()
 
     incoming: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     _start(_read, os.fdopen(options.read, "rb"), incoming)
@@ -53,9 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     evaluator = Evaluator(_languages(options.languages), device, os.urandom(16), lambda text: tell("stage", text))
     tell("ready", str(torch.__version__))
     while True:
-        line = incoming.get()
-        trial, lost = answer(evaluator, json.loads(line)["text"])
-        tell("trial", to_text(trial), last=lost)
+        message = json.loads(incoming.get())
+        trial, lost = answer(evaluator, message["text"])
+        tell("trial", to_text(trial), message["number"], lost)
         if lost:
             return _DEVICE_LOST
 

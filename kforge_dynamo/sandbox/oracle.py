@@ -12,7 +12,8 @@ evaluations found is right for it. Indices of a maximum may point at any value t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -38,14 +39,14 @@ from kforge_dynamo.sandbox.gate import (
 )
 from kforge_dynamo.sandbox.noise import noise_scales, noise_shape
 from kforge_dynamo.sandbox.precision import baseline_policy
-from kforge_dynamo.sandbox.rows import evaluate_in_blocks, sample_rows, select
+from kforge_dynamo.sandbox.rows import Sampled, evaluate_in_blocks, rows_holding, sample_rows, select
 from kforge_dynamo.semantics.evaluate import Mode, Policy, dtype_of
 from kforge_dynamo.semantics.table import OPS, Kind
 
 _ORACLE = Policy(Mode.ORACLE)
 _REACH = 8.0  # e0's largest of 1e6 normal errors is 5 times its RMS; a faithful kernel may have 1.6 times that
 _FEW_ELEMENTS = 1 << 18
-_MANY_ELEMENTS = 1 << 21
+_MANY_ELEMENTS = 1 << 20
 _UNSTEADY = 0.1  # squared variation of the RMS of 20 variables
 _ODD_VARIATION = 0.3  # squared, over eight draws: a line of 20 steady variables stays below
 
@@ -97,13 +98,26 @@ class Setting:
     seed: int
 
 
-def truths(parts: Parts, setting: Setting, sizes: Sequence[int], inputs: Sequence[torch.Tensor]) -> list[Truth]:
-    """The truth of every output. `inputs` have the full shapes of their specs."""
-    device = inputs[0].device
-    sampled = sample_rows(parts.task, sizes, torch.Generator().manual_seed(setting.seed), device)
+def truths(
+    parts: Parts,
+    setting: Setting,
+    sizes: Sequence[int],
+    inputs: Sequence[torch.Tensor],
+    redraw: Callable[[], Sequence[torch.Tensor]],
+) -> list[Truth]:
+    """The truth of every output. `inputs` have the full shapes of their specs; `redraw` makes the same ones again later."""
+    sampled = sample_rows(parts.task, sizes, torch.Generator().manual_seed(setting.seed), inputs[0].device)
+    found = _truths_at(parts, setting, sizes, inputs, sampled)
+    return found if sampled is None else _with_whole(parts, setting, sizes, inputs, found, redraw)
+
+
+def _truths_at(
+    parts: Parts, setting: Setting, sizes: Sequence[int], inputs: Sequence[torch.Tensor], sampled: Sampled | None
+) -> list[Truth]:
+    """The truth of the sampled rows, of all where there is no sample."""
     seen = list(inputs) if sampled is None else select(parts.task, inputs, sampled.rows)
     few = tuple(sizes) if sampled is None else sampled.sizes
-    generator = torch.Generator(device).manual_seed(setting.seed)
+    generator = torch.Generator(inputs[0].device).manual_seed(setting.seed)
     draws = _draws(parts, setting.numerics, few, seen, setting.alike, generator)
     found = []
     for place, number in enumerate(parts.task.outputs):
@@ -120,7 +134,7 @@ def truths(parts: Parts, setting: Setting, sizes: Sequence[int], inputs: Sequenc
         narrowed = is_narrowed(parts.task, number)
         name = f"output {place}, class {setting.where}"
         found.append(_truth(flat, name, setting.exact, narrowed, choice, None if sampled is None else sampled.flat))
-    return found if sampled is None else _with_whole(parts, setting.numerics, sizes, inputs, found)
+    return found
 
 
 def _flat(tensor: torch.Tensor, rank: int) -> torch.Tensor:
@@ -161,7 +175,7 @@ def _draws(
 
 def _sample_count(outputs: Sequence[torch.Tensor]) -> int:
     largest = max(output.numel() for output in outputs)
-    return 7 if largest <= _FEW_ELEMENTS else 4 if largest <= _MANY_ELEMENTS else 2
+    return 7 if largest <= _FEW_ELEMENTS else 3 if largest <= _MANY_ELEMENTS else 2
 
 
 def _ones(like: torch.Tensor, _: torch.Generator) -> torch.Tensor:
@@ -343,16 +357,35 @@ def _choice_among(oracle: torch.Tensor, eager: torch.Tensor, largest: bool) -> C
 
 
 def _with_whole(
-    parts: Parts, numerics: Numerics, sizes: Sequence[int], inputs: Sequence[torch.Tensor], found: list[Truth]
+    parts: Parts,
+    setting: Setting,
+    sizes: Sequence[int],
+    inputs: Sequence[torch.Tensor],
+    found: list[Truth],
+    redraw: Callable[[], Sequence[torch.Tensor]],
 ) -> list[Truth]:
-    outputs = evaluate_in_blocks(parts.task, inputs, sizes, baseline_policy(parts.task, numerics))
+    outputs = evaluate_in_blocks(parts.task, inputs, sizes, baseline_policy(parts.task, setting.numerics))
+
+    def again(place: int, rows: torch.Tensor) -> Truth:
+        return _truths_at(parts, setting, sizes, redraw(), rows_holding(parts.task, sizes, rows))[place]
+
     whole = []
-    for output, number, truth in zip(outputs, parts.task.outputs, found, strict=True):
+    for place, (output, number, truth) in enumerate(zip(outputs, parts.task.outputs, found, strict=True)):
         flat = _flat(output, len(parts.task.value(number).rows))
-        own = truth.oracle.square().mean(dim=1).sqrt_()
-        alive = own > 0
-        limit = float((truth.row_limit[alive] / own[alive]).max()) if bool(alive.any()) else 0.0
-        if truth.low is not None:
-            limit = torch.inf  # a jump may be as large as it likes
-        whole.append(replace(truth, whole=Whole(flat, max(2 * limit, 2 * half_ulp(truth.dtype)))))
+        relative = max(_usual_distance(truth, flat), 2 * half_ulp(truth.dtype))
+        whole.append(replace(truth, whole=Whole(flat, relative, functools.partial(again, place))))
     return whole
+
+
+def _usual_distance(truth: Truth, eager: torch.Tensor) -> float:
+    """How far from eager, relative to a row's own RMS, the rows of a faithful kernel lie, by what the sampled rows show:
+    twice the most that the gate allows one, or where values jump, twice the most that eager is off in one."""
+    own = truth.oracle.square().mean(dim=1).sqrt_()
+    known = (own > 0) & torch.isfinite(truth.row_limit)
+    if truth.low is None:
+        limits = truth.row_limit
+    else:
+        sampled = eager if truth.at is None else eager[truth.at]
+        off = torch.where(torch.isfinite(sampled), sampled.double() - truth.oracle, 0.0)
+        limits = off.square().mean(dim=1).sqrt_()
+    return 2 * float((limits[known] / own[known]).max()) if bool(known.any()) else 0.0

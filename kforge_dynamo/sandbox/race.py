@@ -124,7 +124,7 @@ def _rotation(request: Request, device: torch.device) -> int:
     if device.type != "cuda":
         return _ON_CPU
     cache = torch.cuda.get_device_properties(device).L2_cache_size
-    return max(_ON_CPU, min(_ON_GPU, -(-2 * int(cache) // max(region_bytes(request.task, request.sizes), 1))))
+    return max(2, min(_ON_GPU, -(-2 * int(cache) // max(region_bytes(request.task, request.sizes), 1))))
 
 
 def _unverified(request: Request, bench: Bench, stands: Sequence[_Stand]) -> Verdict | None:

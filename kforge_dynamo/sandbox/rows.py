@@ -90,11 +90,26 @@ def sample_rows(task: Task, sizes: Sequence[int], generator: torch.Generator, de
     for axis in task.row_axes:
         inner = axis == task.row_axes[-1]
         rows[axis] = _chosen(axes[axis], _RANDOM_ROWS if inner else 2, inner, generator).to(device)
+    return _sampled(task, axes, rows, device)
+
+
+def _sampled(task: Task, axes: Mapping[str, int], rows: Mapping[str, torch.Tensor], device: torch.device) -> Sampled:
     flat = torch.zeros((), dtype=torch.int64, device=device)
     for axis in task.row_axes:
         flat = (flat[..., None] * axes[axis]) + rows[axis]
     fewer = tuple(int(rows[axis].numel()) if axis in rows else axes[axis] for axis in task.axes)
     return Sampled(rows, fewer, flat.reshape(-1))
+
+
+def rows_holding(task: Task, sizes: Sequence[int], flat: torch.Tensor) -> Sampled:
+    """The smallest sample that holds the rows with these numbers: by axis, all indices that occur in one of them."""
+    axes = dict(zip(task.axes, sizes, strict=True))
+    rows, rest = {}, flat
+    for axis in reversed(task.row_axes):
+        rows[axis] = torch.unique(rest % axes[axis])
+        rest = rest // axes[axis]
+    rows = {axis: rows[axis] for axis in task.row_axes}
+    return _sampled(task, axes, rows, flat.device)
 
 
 def _full_rows(task: Task) -> bool:

@@ -40,6 +40,8 @@ class _Running:
     answers: int
     printed: deque[str]
     drain: threading.Thread
+    owner: int
+    asked: int = 0
     stage: str = "start"
     ready: bool = False
     buffer: bytearray = field(default_factory=bytearray)
@@ -71,6 +73,8 @@ class Worker:
     def start(self) -> None:
         """Starts the process and returns at once; it imports torch while the caller goes on."""
         with self._lock:
+            if self._running is not None and self._running.owner != os.getpid():
+                self._running = None  # this process was forked: the worker is its parent's
             if self._running is not None and self._running.process.poll() is not None:
                 self._stop()
             if self._running is None:
@@ -83,8 +87,10 @@ class Worker:
         """
         with self._lock:
             running = self._ready()
+            running.asked += 1
+            message = {"kind": "request", "number": running.asked, "text": to_text(request)}
             try:
-                running.requests.write(json.dumps({"kind": "request", "text": to_text(request)}).encode() + b"\n")
+                running.requests.write(json.dumps(message).encode() + b"\n")
                 running.requests.flush()
             except OSError:
                 return self._over(request, self._death(running))
@@ -151,7 +157,7 @@ class Worker:
         printed: deque[str] = deque(maxlen=_KEPT_LINES)
         drain = threading.Thread(target=_drain, args=(process.stdout, printed), daemon=True)
         drain.start()
-        return _Running(process, os.fdopen(request_write, "wb"), answer_read, printed, drain)
+        return _Running(process, os.fdopen(request_write, "wb"), answer_read, printed, drain, os.getpid())
 
     def _await(self, running: _Running, kind: str, timeout_s: float) -> dict[str, object] | _End:
         deadline = time.monotonic() + timeout_s
@@ -161,8 +167,8 @@ class Worker:
                 message = _message(running.buffer)
                 if message is None:
                     return _End(Status.RUNTIME_ERROR, "the worker wrote something on its answer pipe that is no message")
-                if message.get("kind") == kind:
-                    return message
+                if message.get("kind") == kind and message.get("number") == running.asked:
+                    return message  # another number answers a request whose caller was interrupted
                 if message.get("kind") == "stage":
                     running.stage = str(message.get("text"))
                 if message:
