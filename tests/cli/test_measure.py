@@ -72,3 +72,19 @@ def test_own_code_shares_parameters_but_not_code():
     x = torch.rand(3, 2)
     assert torch.equal(twin(x), model(x))
     assert isinstance(twin, Model) and type(model) is Model
+
+
+@pytest.mark.gpu
+def test_device_time_grows_with_the_work_and_is_by_replay():
+    a = torch.rand(4096, 4096, device="cuda")
+    samples, method = measure.device({"one": lambda: a @ a, "four": lambda: [a @ a for _ in range(4)]}, 0.1)
+    assert method == "graph replay, L2 cold"
+    found = measure.ratio(samples["four"], samples["one"])
+    assert 3.0 < found.value < 5.0
+
+
+@pytest.mark.gpu
+def test_device_time_of_a_call_that_cannot_be_captured_is_by_events():
+    a = torch.rand(512, 512, device="cuda")
+    samples, method = measure.device({"plain": lambda: a @ a, "waits": lambda: (a @ a).sum().item()}, 0.1)
+    assert method.startswith("events") and len(samples["plain"]) == len(samples["waits"])
