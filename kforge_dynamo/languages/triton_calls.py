@@ -12,7 +12,7 @@ take Triton's entry), integers that are equal (the frames here are kept by value
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -229,26 +229,33 @@ def _launch_compiled(step: _Step, pointers: Sequence[int], stream: Any) -> None:
 
 def _launch_first(step: _Step, tensors: Sequence[torch.Tensor], keep: bool) -> None:
     """Triton's own way; with `keep` the compiled kernel is used directly from now on."""
+    arguments = _arguments(step, tensors)
+    if not is_interpreted():  # compiling apart from launching tells a compiler's RuntimeError from one of the device
+        _compile(step, arguments)
+    errors = _compile_errors()
+    try:
+        kernel = step.function[step.grid](*arguments, **step.names, **step.options)
+    except errors as error:
+        raise BuildError(f"{step.function.__name__}: {type(error).__name__}: {error}") from error
+    if keep:
+        step.compiled = kernel
+
+
+def _arguments(step: _Step, tensors: Sequence[torch.Tensor]) -> list[Any]:
     arguments = step.fixed.copy()
     for place, number in step.pointers:
         arguments[place] = tensors[number]
     for place, number, rows, columns, pitch, block in step.descriptors:
         arguments[place] = _checked_descriptor(tensors[number], rows, columns, pitch, block)
-    errors: tuple[type[Exception], ...] = _compile_errors()
-    broader: tuple[type[Exception], ...] = (*errors, RuntimeError)
-    launch: Callable[..., Any] = step.function[step.grid]
+    return arguments
+
+
+def _compile(step: _Step, arguments: Sequence[Any]) -> None:
+    broader: tuple[type[Exception], ...] = (*_compile_errors(), RuntimeError)
     try:
-        if hasattr(step.function, "warmup") and not is_interpreted():
-            # compiling apart from launching tells a compiler's RuntimeError from one of the device
-            step.function.warmup(*arguments, grid=step.grid, **step.names, **step.options)
+        step.function.warmup(*arguments, grid=step.grid, **step.names, **step.options)
     except broader as error:
         raise BuildError(f"{step.function.__name__}: {type(error).__name__}: {error}") from error
-    try:
-        kernel = launch(*arguments, **step.names, **step.options)
-    except errors as error:
-        raise BuildError(f"{step.function.__name__}: {type(error).__name__}: {error}") from error
-    if keep:
-        step.compiled = kernel
 
 
 def _checked_descriptor(tensor: torch.Tensor, rows: int, columns: int, pitch: int, block: list[int]) -> Any:

@@ -71,11 +71,15 @@ def rejects(task: Task, target: Target) -> str | None:
             return f"a product of {dtype} operands has no Triton form here"
         if dtype == "bfloat16" and "bf16_dot" not in target.features:
             return f"{target.name} multiplies no bfloat16"
-        scheme = "ieee" if dtype == "float32" else "native"
-        candidate(task, Schedule(scheme, 64, 64, 32, 8, 4, 2, reduce="rows"), target)
     except Unsupported as reason:
         return str(reason)
-    return None
+    reasons = []
+    for block_n in (64, 256):  # a row of up to 256 columns fits a tile, and more follows from whole rows
+        try:
+            candidate(task, Schedule("ieee" if dtype == "float32" else "native", 64, block_n, 32, 8, 8, 2, reduce="rows"), target)
+        except Unsupported as reason:
+            reasons.append(str(reason))
+    return reasons[0] if len(reasons) == 2 else None
 
 
 def space(task: Task, sizes: Sequence[int], target: Target, numerics: Numerics) -> list[Schedule]:
@@ -84,7 +88,7 @@ def space(task: Task, sizes: Sequence[int], target: Target, numerics: Numerics) 
     if product is None:
         return [Schedule("ieee", 16, 16, 16, 1, 4, 1)]
     named = dict(zip(task.axes, sizes, strict=True))
-    found = [s for s in _all(task, product, named, target, numerics) if _emits(task, s, target)]
+    found = [s for s in dict.fromkeys(_all(task, product, named, target, numerics)) if _emits(task, s, target)]
     timed = sorted(found, key=lambda schedule: estimate_us(task, product, schedule, named, target))
     seen: dict[tuple[str, int, int], int] = {}
     ranked = []
@@ -182,6 +186,7 @@ def _all(task: Task, product: Product, sizes: Mapping[str, int], target: Target,
             _PLAIN_TILES if scheme == "ieee" else _SINGLE_TILES if ITEM_BYTES[task.value(product.lhs).dtype] == 4 else _HALF_TILES
         )
         for block_m, block_n, block_k, warps, stages in tiles:
+            stages = _fitting(task, product, Schedule(scheme, block_m, block_n, block_k, 8, warps, stages), target)
             base = Schedule(scheme, block_m, block_n, block_k, 8, warps, stages)
             for schedule in (base, *(_with_descriptors(base) if descriptors and scheme != "ieee" else ())):
                 for split in _splits(task, product, schedule, sizes, target):
@@ -189,6 +194,19 @@ def _all(task: Task, product: Product, sizes: Mapping[str, int], target: Target,
                         option = replace(schedule, split=split, reduce=reduce)
                         if _sensible(task, product, option, target) and _useful(task, product, option, sizes):
                             yield option
+
+
+def _fitting(task: Task, product: Product, schedule: Schedule, target: Target) -> int:
+    """Its stages, or the most that fit the shared memory, at least two."""
+    item = ITEM_BYTES[task.value(product.lhs).dtype]
+    stages = schedule.stages
+    while (
+        stages > 2
+        and target.shared_bytes
+        and _shared_bytes(task, product, replace(schedule, stages=stages), item) > target.shared_bytes
+    ):
+        stages -= 1
+    return stages
 
 
 def _with_descriptors(base: Schedule) -> list[Schedule]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 from kforge_dynamo.records.task import Const, Extent, InputRole, InputSpec, Node, Operand, Stride, Task, ValueSpec
 from kforge_dynamo.semantics.table import OPS, Kind
 
@@ -188,6 +191,41 @@ def named_tasks() -> dict[str, tuple[Task, tuple[int, ...]]]:
     x = builder.linear(40, 1)
     add("one column", builder, builder.op("sigmoid", x), builder.reduce("sum", x, (0,)))
     return found
+
+
+def random_task(seed: int, n: int, k: int, dtype: str = "float32") -> Task:
+    """A linear layer with a random chain of steps behind it, and one to three of its values as outputs."""
+    draw = random.Random(seed)
+    builder = Builder()
+    operands = builder.operands(k, n, dtype, bias=draw.random() < 0.7)
+    residual, scale = builder.input((n,), dtype, rows=("m",)), builder.input((n,), dtype)
+    x = builder.gemm(*operands, alpha=draw.choice((1.0, 1.0, 0.5)))
+    if dtype != "float32":
+        x = builder.op("convert", x, dtype="float32")
+        residual, scale = (builder.op("convert", value, dtype="float32") for value in (residual, scale))
+    groups = draw.choice([count for count in (2, 4, 8, 16, 3, 5) if n % count == 0] or [1])
+    steps: dict[str, Callable[[int], int]] = {
+        "gelu": builder.gelu, "silu": builder.silu, "mish": builder.mish, "tanh": lambda v: builder.op("tanh", v),
+        "scale": lambda v: builder.op("mul", v, scale), "residual": lambda v: builder.op("add", v, residual),
+        "clamp": lambda v: builder.op("maximum", builder.op("minimum", v, 1.5), -1.5),
+        "groups": lambda v: builder.group_norm(v, groups), "row": lambda v: builder.normalised(v, (0,)),
+        "columns": lambda v: builder.normalised(v, "rows"), "softmax": builder.softmax,
+        "centred": lambda v: builder.op("sub", v, builder.reduce("amax", v, (0,))),
+        "leaky": lambda v: builder.op("where", builder.op("gt", v, 0.0, dtype="bool"), v, builder.op("mul", v, 0.1)),
+    }  # fmt: skip
+    chain, whole = [x], True
+    for name in draw.sample(sorted(steps), draw.randint(1, 4)):
+        if name == "columns" and not whole:
+            continue  # a statistic over the rows of what needs whole rows has no kernel
+        whole = whole and name not in ("row", "softmax", "centred", "groups", "columns")
+        chain.append(steps[name](chain[-1]))
+    last = chain[-1]
+    ends = [last, builder.logsumexp(last), builder.reduce("argmax", last, (0,)), builder.reduce("mean", last, (0,))]
+    outputs = draw.sample(ends, draw.randint(1, 2)) + ([draw.choice(chain[1:])] if draw.random() < 0.3 else [])
+    rounded = [
+        v if dtype == "float32" or builder.spec(v).dtype != "float32" else builder.op("convert", v, dtype=dtype) for v in outputs
+    ]
+    return builder.task(*dict.fromkeys(rounded))
 
 
 def gate(result: dict, slack: float = 1.0) -> None:
