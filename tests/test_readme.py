@@ -10,9 +10,11 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
 import kforge_dynamo
 from benchmarks import report
+from kforge_dynamo.cli.main import app
 from kforge_dynamo.settings import settings_table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -46,6 +48,11 @@ def test_every_counter_is_explained():
     counters = re.findall(r"^\| (`.*?`) \| ", TEXT.partition("| counter |")[2].partition("\n\n")[0], re.M)
     explained = {name for cell in counters for name in re.findall(r"`(\w+)`", cell)}
     assert explained == set(kforge_dynamo.stats())
+
+
+def test_every_command_of_the_program_has_its_line():
+    listed = set(re.findall(r"^\| `kforge (\w+)", TEXT, re.M))
+    assert listed == set(typer.main.get_command(app).commands)
 
 
 def test_every_public_name_appears():
