@@ -23,6 +23,7 @@ from kforge_dynamo.sandbox.memory import shortage
 from kforge_dynamo.sandbox.points import further_points
 from kforge_dynamo.sandbox.precision import set_flags
 from kforge_dynamo.sandbox.race import Rivals, race
+from kforge_dynamo.sandbox.threads import for_checks, threads
 from kforge_dynamo.sandbox.verify import Plan, verify
 
 _SEEDS = {"search": (0,), "final": (0, 1, 2, 3, 4)}
@@ -39,6 +40,7 @@ class Evaluator:
 
     def __init__(self, languages: Mapping[str, Language], device: torch.device, secret: bytes, say: Say) -> None:
         self._languages, self._device, self._say = languages, device, say
+        self._threads = torch.get_num_threads()
         self._seeds = Seeds(secret)
         self._benches: OrderedDict[str, Bench] = OrderedDict()
         self._judged: dict[tuple[str, tuple[int, ...]], Discrimination] = {}
@@ -56,14 +58,16 @@ class Evaluator:
         rivals = self._start_rivals(request) if request.time else None
         bench = self._bench(request)
         self._say("discrimination")
-        judged = self._discriminate(request, bench)
+        with threads(for_checks(request.task, request.sizes, self._threads)):
+            judged = self._discriminate(request, bench)
         if judged.reason is not None:
             return _trial(request, Verdict(Status.NOT_TESTABLE, None, None, "discrimination", judged.reason))
         self._say("build")
         launcher = self._launcher(request)
         if isinstance(launcher, Verdict):
             return _trial(request, launcher)
-        verdict = self._verify(request, bench, launcher, judged, start)
+        with threads(for_checks(request.task, _largest(request), self._threads)):
+            verdict = self._verify(request, bench, launcher, judged, start)
         if not verdict.passed or rivals is None:
             return _trial(request, verdict)
         return self._race(request, bench, launcher, rivals, verdict)
@@ -100,7 +104,7 @@ class Evaluator:
 
     def _verify(self, request: Request, bench: Bench, launcher: Launcher, judged: Discrimination, start: float) -> Verdict:
         numbers, atomics = _SEEDS[request.stage], request.candidate.plan.atomics
-        verdict = verify(launcher, bench, Plan(request.sizes, judged.classes, numbers, atomics), self._say)
+        verdict = verify(launcher, bench, Plan(request.sizes, judged.classes, numbers, atomics, self._threads), self._say)
         if not verdict.passed:
             return verdict
         elsewhere = tuple(BY_NAME[name] for name in _ELSEWHERE)
@@ -109,7 +113,7 @@ class Evaluator:
             if time.monotonic() - start > request.deadline_s:
                 words = f"the domain's other sizes were not all checked within {request.deadline_s:.1f} s; next would be {sizes}"
                 return Verdict(Status.TIMEOUT, verdict.error_ratio, verdict.e0, "domain", words)
-            plan = Plan(sizes, _usable(elsewhere, judged), (0,), atomics)
+            plan = Plan(sizes, _usable(elsewhere, judged), (0,), atomics, self._threads)
             other = verify(launcher, bench, plan, self._say)
             if not other.passed:
                 return other

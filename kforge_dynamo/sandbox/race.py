@@ -16,6 +16,7 @@ from kforge_dynamo.sandbox.bench import Bench
 from kforge_dynamo.sandbox.inputs import BY_NAME, full_shape
 from kforge_dynamo.sandbox.layout import TIMED_PAD, place, same_bits
 from kforge_dynamo.sandbox.memory import region_bytes
+from kforge_dynamo.sandbox.threads import for_checks, threads
 from kforge_dynamo.sandbox.timing import (
     EFFORTS,
     UNSTABLE_SPREAD,
@@ -60,7 +61,8 @@ def race(request: Request, launcher: Launcher, bench: Bench, rivals: Rivals) -> 
     """Timings of every regime of the device, or the verdict that forbids them."""
     call = candidate_call(request.task, request.sizes, launcher, bench.device)
     stands = _stands(request, bench, call)
-    fault = _unverified(request, bench, stands)
+    with threads(for_checks(request.task, request.sizes, torch.get_num_threads())):
+        fault = _unverified(request, bench, stands)
     if fault is not None:
         return fault, ()
     contest = _contest(request, bench, call, rivals, stands)

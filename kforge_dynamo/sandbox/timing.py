@@ -32,6 +32,7 @@ Check = Callable[[int, Sequence[torch.Tensor]], str | None]
 _FLOOR_SHARE = 0.9  # a datasheet's peak is not exceeded, a clock is read with some error
 _LONGEST_SAMPLE_S = 5e-3
 _WARM_CALLS = 2
+_OVERRUN = 1.5
 UNSTABLE_SPREAD = 0.5
 
 
@@ -106,7 +107,10 @@ def sample_wall(contest: Contest, effort: Effort) -> Samples:
     collecting = gc.isenabled()
     gc.disable()
     try:
+        start = time.monotonic()
         for turn in range(rounds):
+            if turn >= effort.fewest and time.monotonic() - start > _OVERRUN * effort.budget_s:
+                break  # the machine has become slower than the estimate
             for name in order[turn % len(order) :] + order[: turn % len(order)]:
                 seconds, last, outputs = _timed(contest.calls[name], counts[name], turn, contest)
                 samples[name].append(seconds / counts[name] * 1e6)

@@ -14,6 +14,7 @@ from kforge_dynamo.sandbox.bench import Bench
 from kforge_dynamo.sandbox.gate import Truth, judge
 from kforge_dynamo.sandbox.inputs import InputClass, full_shape
 from kforge_dynamo.sandbox.layout import CANARY, SECOND_CANARY, Placed, blank, guards_intact, place, same_bits
+from kforge_dynamo.sandbox.threads import threads
 from kforge_dynamo.semantics.evaluate import dtype_of, shape_of
 
 _PADS = (8, 1, 3, 64, 5)
@@ -22,12 +23,14 @@ _PADS = (8, 1, 3, 64, 5)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to check: `numbers` are the draws of each class, `atomics` whether two launches may differ within e0."""
+    """What to check: `numbers` are the draws of each class, `atomics` whether two launches may differ within e0, `threads`
+    how many the candidate runs on."""
 
     sizes: tuple[int, ...]
     classes: tuple[InputClass, ...]
     numbers: tuple[int, ...]
     atomics: bool
+    threads: int
 
 
 def verify(launcher: Launcher, bench: Bench, plan: Plan, say: Callable[[str], None]) -> Verdict:
@@ -60,10 +63,10 @@ class _Run:
 def _run_twice(launcher: Launcher, bench: Bench, plan: Plan, chosen: InputClass, number: int) -> _Run | Verdict:
     where = f"class {chosen.name}, sizes {plan.sizes}, draw {number}"
     drawn = bench.draw(plan.sizes, chosen, number)
-    first = launch_guarded(launcher, bench.task, plan.sizes, drawn, _PADS[number % len(_PADS)], CANARY, where)
+    first = launch_guarded(launcher, bench.task, plan, drawn, _PADS[number % len(_PADS)], CANARY, where)
     if isinstance(first, Verdict):
         return first
-    second = launch_guarded(launcher, bench.task, plan.sizes, drawn, _PADS[number % len(_PADS)], SECOND_CANARY, where)
+    second = launch_guarded(launcher, bench.task, plan, drawn, _PADS[number % len(_PADS)], SECOND_CANARY, where)
     if isinstance(second, Verdict):
         return second
     for place_, (left, right) in enumerate(zip(first, second, strict=True)):
@@ -85,14 +88,16 @@ def _differences(left: torch.Tensor, right: torch.Tensor) -> int:
 
 
 def launch_guarded(
-    launcher: Launcher, task: Task, sizes: Sequence[int], drawn: Sequence[torch.Tensor], pad: int, canary: int, where: str
+    launcher: Launcher, task: Task, plan: Plan, drawn: Sequence[torch.Tensor], pad: int, canary: int, where: str
 ) -> list[torch.Tensor] | Verdict:
     """One launch on fresh copies of the inputs, with outputs filled with the canary; the outputs, or what was wrong."""
+    sizes = plan.sizes
     axes = dict(zip(task.axes, sizes, strict=True))
     device = drawn[0].device
     inputs = [place(values, item, full_shape(item, axes), pad) for values, item in zip(drawn, task.inputs, strict=True)]
     outputs = [_output(task, number, axes, device, canary) for number in task.outputs]
-    launcher([item.tensor for item in inputs], [item.tensor for item in outputs], list(sizes))
+    with threads(plan.threads):
+        launcher([item.tensor for item in inputs], [item.tensor for item in outputs], list(sizes))
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     fault = _form_fault(task, axes, outputs, where)

@@ -80,6 +80,11 @@ class Worker:
             if self._running is None:
                 self._running = self._launch()
 
+    def wait(self) -> None:
+        """Returns when the process is ready for requests. Raises: ToolchainError when it cannot be started."""
+        with self._lock:
+            self._ready()
+
     def evaluate(self, request: Request, timeout_s: float) -> Trial:
         """The worker's trial. After `timeout_s` (not counting the worker's own start) the process group is killed.
 
