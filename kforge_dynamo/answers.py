@@ -199,17 +199,19 @@ class Desk:
         if budget_s < _LEAST_S:
             return self._unsearched(found, "the search budget of this process is spent")
         ledger.tell("search", item.title, budget_s)
+        evaluator = evaluator_for(item.target, item.device)
         started = time.monotonic()
         bench = Bench(
             target=item.target,
             numerics=item.numerics,
             generator=self._generator,
-            evaluate=evaluator_for(item.target, item.device).bound(self._mode, self._inductor, item.numerics),
+            evaluate=evaluator.bound(self._mode, self._inductor, item.numerics),
             provenance=lambda language: provenance(language, LANGUAGES[language].toolchain(), item.target),
         )
         miss = Miss(item.key, item.task, item.sizes, item.domain, item.title, item.regime)
         seeds = (found.winner.trial.candidate,) if found is not None and found.winner is not None else ()
         try:
+            evaluator.wait()
             answer, _ = settle(miss, bench, budget_s, seeds)
         except KforgeError as error:
             return self._unsearched(found, f"the search could not run: {error}")
@@ -256,10 +258,10 @@ def _indexed(device: torch.device) -> str:
 
 
 def rest() -> None:
-    """Ends the workers; the next search starts new ones."""
+    """Lets the workers end when they are not needed again soon."""
     with _lock:
         for evaluator in _EVALUATORS.values():
-            evaluator.close()
+            evaluator.rest()
 
 
 def resolve(site: Site) -> tuple[Winner, Launcher]:

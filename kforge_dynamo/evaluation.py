@@ -16,21 +16,32 @@ from kforge_dynamo.sandbox.worker import Worker
 from kforge_dynamo.settings import worker_environment
 
 _LANGUAGES = "kforge_dynamo.languages.table:LANGUAGES"
+_IDLE_S = 20.0
 _GRACE_S = 5.0  # the worker keeps its own deadline; past this it is taken to hang
 
 
 class Evaluator:
-    """One worker for one device, started when the first candidate comes. Calls from several threads take turns.
+    """One worker for one device, started when it is first needed. Calls from several threads take turns.
 
-    `device` is torch's name with its index ("cpu", "cuda:1"); the worker sees the same devices as this process.
+    `device` is torch's name with its index ("cpu", "cuda:1"); the worker sees the same devices as this process. It ends when
+    nobody has needed it for a while: graphs are often compiled one after another, and its start takes seconds.
     """
 
     def __init__(self, target: Target, device: str) -> None:
         self._target = target
-        self._device = device
-        self._lock = threading.Lock()
-        self._worker: Worker | None = None
+        self._worker = Worker(worker_environment, device, torch.get_num_threads(), _LANGUAGES)
         self._folder = tempfile.TemporaryDirectory(prefix="kforge-trials-", ignore_cleanup_errors=True)
+        self._rest: threading.Timer | None = None
+
+    def start(self) -> None:
+        """Starts the worker and returns at once."""
+        self._stay()
+        self._worker.start()
+
+    def wait(self) -> None:
+        """Returns when the worker is ready. Raises: ToolchainError when it cannot be started."""
+        self._stay()
+        self._worker.wait()
 
     def bound(self, mode: str, inductor: str, numerics: Numerics) -> Evaluate:
         """`evaluate` for one compile: the baseline is compiled under `mode` and the options in the JSON text `inductor`."""
@@ -51,16 +62,22 @@ class Evaluator:
                 deadline_s=seconds,
                 memory_bytes=None,
             )
-            with self._lock:
-                if self._worker is None:
-                    self._worker = Worker(worker_environment, self._device, torch.get_num_threads(), _LANGUAGES)
-                return self._worker.evaluate(request, seconds + _GRACE_S)
+            return self._worker.evaluate(request, seconds + _GRACE_S)
 
         return evaluate
 
+    def rest(self) -> None:
+        """Ends the worker after a while, unless it is needed again before."""
+        self._stay()
+        self._rest = threading.Timer(_IDLE_S, self._worker.close)
+        self._rest.daemon = True
+        self._rest.start()
+
     def close(self) -> None:
-        """Ends the worker; the next evaluation starts another."""
-        with self._lock:
-            if self._worker is not None:
-                self._worker.close()
-                self._worker = None
+        """Ends the worker now; the next evaluation starts another."""
+        self._stay()
+        self._worker.close()
+
+    def _stay(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()

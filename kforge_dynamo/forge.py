@@ -23,6 +23,7 @@ Evaluate = Callable[["Miss", Candidate, str, float], Trial]
 """Evaluates a candidate of a miss at a stage ("search", "final") within so many seconds."""
 
 _log = logging.getLogger("kforge")
+_WORDS = 300
 _MEANINGFUL = 0.01  # a gain under 1 % is not told from drift between runs, whatever the spread inside one run
 
 
@@ -154,7 +155,13 @@ def _nothing_right(trials: Sequence[Trial]) -> str:
     if not trials:
         return "the budget ended before a candidate was tried"
     verdict: Verdict = trials[-1].verdict
-    return f"none of {len(trials)} candidates passed; the last was {verdict.status.value}: {verdict.evidence[:160]}"
+    return f"none of {len(trials)} candidates passed; the last was {verdict.status.value}: {_end(verdict.evidence)}"
+
+
+def _end(evidence: str) -> str:
+    """The last words of a verdict: of a traceback or a compiler's output, the error."""
+    words = " ".join(evidence.split())
+    return words if len(words) <= _WORDS else f"... {words[-_WORDS:]}"
 
 
 class _Seeded:

@@ -49,6 +49,7 @@ class GraphWork:
     epoch: str
     regime: str
     states: dict[str, str] = field(default_factory=dict)
+    moved: dict[fx.Node, fx.Node] = field(default_factory=dict)
 
     def __enter__(self) -> GraphWork:
         return self
@@ -142,7 +143,7 @@ class GraphWork:
             device=region.device.type,
             winner=winner,
         )
-        splice(graph, inductor.operator(), to_text(site), region, () if fixed else sizes)
+        splice(graph, inductor.operator(), to_text(site), region, () if fixed else sizes, self.moved)
 
     def _report(
         self, region: Region, inquiry: answers.Inquiry | None, state: str, reason: str, winner: Winner | None = None

@@ -17,6 +17,7 @@ Evaluate = Callable[[Candidate, str, float], Trial]
 _BATCH = 4
 _FINALISTS = 3
 _FINAL_COST = 3.0  # a final trial repeats the checks with five seeds and takes more samples
+_LATER_COST = 0.5  # the first trial also computes the oracle and compiles the baseline
 _ROOFLINE_SHARE = 0.95
 
 
@@ -72,17 +73,17 @@ def search(problem: Problem, generator: Generator, evaluate: Evaluate, clock: Cl
     history: list[Trial] = []
     untestable: str | None = None
     exhausted = False
-    slowest_s = 0.0
+    usual_s = 0.0
     while untestable is None and not exhausted and not _near_roofline(problem, history):
         batch = generator.propose(problem.task, problem.sizes, problem.target, problem.numerics, tuple(history), _BATCH)
         exhausted = not batch
         for candidate in batch:
-            if history and clock.left_s < slowest_s * (1.0 + _FINAL_COST * bool(_passed(history))):
+            if history and clock.left_s < usual_s * (1.0 + _FINAL_COST * bool(_passed(history))):
                 return _finish(history, evaluate, clock, exhausted=False)
             before = clock.elapsed_s
             trial = evaluate(candidate, "search", clock.left_s)
-            slowest_s = max(slowest_s if len(history) > 1 else 0.0, clock.elapsed_s - before)
             history.append(trial)
+            usual_s = (clock.elapsed_s - before) * (1.0 if len(history) > 1 else _LATER_COST)
             if trial.verdict.status is Status.NOT_TESTABLE:
                 untestable = trial.verdict.evidence
                 break

@@ -1,7 +1,8 @@
-"""The programming models that kernels are written in; one file each."""
+"""The languages by the name that a candidate gives."""
 
-from kforge_dynamo.languages import cpp, triton
 from kforge_dynamo.languages.base import Language
+from kforge_dynamo.languages.cpp import LANGUAGE as CPP
+from kforge_dynamo.languages.triton import LANGUAGE as TRITON
 
-LANGUAGES: dict[str, Language] = {"cpp": cpp.LANGUAGE, "triton": triton.LANGUAGE}
-"""By the name a candidate gives."""
+LANGUAGES: dict[str, Language] = {"cpp": CPP, "triton": TRITON}
+"""One entry a programming model."""

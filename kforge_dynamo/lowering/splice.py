@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,8 +17,17 @@ from kforge_dynamo.lowering.symbols import SizeNodes
 _COPIED = ("stack_trace", "seq_nr", "nn_module_stack", "mutation_region_id")
 
 
-def splice(graph: fx.Graph, op: torch._ops.OpOverload, site: str, region: Region, sizes: Sequence[SymSize]) -> None:
+def splice(
+    graph: fx.Graph,
+    op: torch._ops.OpOverload,
+    site: str,
+    region: Region,
+    sizes: Sequence[SymSize],
+    moved: dict[fx.Node, fx.Node],
+) -> None:
     """Replaces the outputs of `region` by those of `site`, and erases the nodes that then have no user.
+
+    `moved` tells which values of the graph earlier splices have replaced by which, and gets those that this one replaces.
 
     The call stands behind the last of its inputs and of the region's outputs, so the graph may be out of order afterwards,
     but never cyclic, because a region is convex: sort it (`inductor.sort`) when all regions are placed. New nodes carry the
@@ -26,12 +36,13 @@ def splice(graph: fx.Graph, op: torch._ops.OpOverload, site: str, region: Region
     """
     outputs = region.outputs
     values = [output.meta["val"] for output in outputs]
-    place = _place(graph, [feed.node for feed in region.binding.feeds], outputs)
+    feeds = [replace(feed, node=moved.get(feed.node, feed.node)) for feed in region.binding.feeds]
+    place = _place(graph, [feed.node for feed in feeds], outputs)
     with graph.inserting_before(place):
         known = SizeNodes(graph, place)
         passed = [known.of(size) for size in sizes]
         shapes = [known.of(extent) for value in values for extent in value.shape]
-        inputs = [_fed(graph, feed, known) for feed in region.binding.feeds]
+        inputs = [_fed(graph, feed, known) for feed in feeds]
         call = graph.call_function(op, (site, inputs, passed, shapes))
         items = [graph.call_function(operator.getitem, (call, index)) for index in range(len(outputs))]
     call.meta.update({name: region.anchor.meta[name] for name in _COPIED if name in region.anchor.meta})
@@ -41,6 +52,7 @@ def splice(graph: fx.Graph, op: torch._ops.OpOverload, site: str, region: Region
         item.meta.update({name: output.meta[name] for name in _COPIED if name in output.meta})
         item.meta["val"] = value
         output.replace_all_uses_with(item)
+        moved[output] = item
     for node in reversed((*region.absorbed, *region.nodes)):
         if not node.users:
             graph.erase_node(node)

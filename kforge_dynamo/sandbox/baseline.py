@@ -13,6 +13,7 @@ inputs and empties it).
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -56,6 +57,15 @@ def compile_region(task: Task, sizes: Sequence[int], device: torch.device, mode:
     with torch.no_grad(), config.patch(_patches(mode, options)), fake, tracing(TracingContext(fake)):
         compiled: Compiled = compile_fx_inner(graph, fakes, is_inference=True)
     return compiled
+
+
+def warm_up(device: torch.device) -> None:
+    """Lets Inductor make what it makes once a machine and process (precompiled headers, its thread pool), so that the first
+    region's budget does not pay for it. A machine on which Inductor cannot compile is left to the first region to report."""
+    fake = FakeTensorMode()
+    with contextlib.suppress(Exception), torch.no_grad(), fake, tracing(TracingContext(fake)):
+        example = torch.empty(16, device=device)
+        compile_fx_inner(make_fx(lambda x: x.exp() + 1)(example), [example], is_inference=True)
 
 
 def _example(item: InputSpec, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:

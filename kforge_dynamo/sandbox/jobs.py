@@ -26,6 +26,7 @@ from kforge_dynamo.languages.base import Language
 from kforge_dynamo.records.codec import from_text, to_text
 from kforge_dynamo.records.outcome import Status, Trial, Verdict
 from kforge_dynamo.records.request import Request
+from kforge_dynamo.sandbox.baseline import warm_up
 from kforge_dynamo.sandbox.evaluation import Evaluator
 
 _EVIDENCE_LINES = 6
@@ -52,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _start(_read, os.fdopen(options.read, "rb"), incoming)
     _start(_watch_parent, options.parent)
     evaluator = Evaluator(_languages(options.languages), device, os.urandom(16), lambda text: tell("stage", text))
+    tell("stage", "Inductor's first compile")
+    warm_up(device)
     tell("ready", str(torch.__version__))
     while True:
         message = json.loads(incoming.get())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import selectors
 import signal
@@ -25,6 +26,7 @@ Environment = Callable[[], Mapping[str, str]]
 """The whole environment of the child. Must switch kforge off in it; what would change Triton's mode is removed here."""
 
 _NEVER_INHERITED = ("TRITON_INTERPRET", "PYTHONSTARTUP", "PYTHONINSPECT")
+_log = logging.getLogger("kforge")
 _READY_S = 180.0
 _LONGEST_LINE = 16 << 20
 _KEPT_LINES = 40
@@ -176,6 +178,7 @@ class Worker:
                     return message  # another number answers a request whose caller was interrupted
                 if message.get("kind") == "stage":
                     running.stage = str(message.get("text"))
+                    _log.debug("worker %d at %.2f s: %s", running.process.pid, time.monotonic(), running.stage)
                 if message:
                     continue
                 left_s = deadline - time.monotonic()

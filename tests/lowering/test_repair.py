@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from kforge_dynamo.lowering.repair import repair
 from torch._inductor import config
 from torch._inductor.custom_graph_pass import CustomGraphPass
+
+from kforge_dynamo.lowering.repair import repair
 
 
 class Repair(CustomGraphPass):

@@ -2,6 +2,9 @@
 
 import pytest
 import torch
+from torch._inductor import config
+from torch._inductor.custom_graph_pass import CustomGraphPass
+
 from kforge_dynamo import ledger, runtime
 from kforge_dynamo.errors import StoreError
 from kforge_dynamo.lowering import inductor
@@ -12,8 +15,6 @@ from kforge_dynamo.records.outcome import CacheKey
 from kforge_dynamo.records.site import Site
 from kforge_dynamo.records.task import InputRole, InputSpec, Node, Task, ValueSpec
 from kforge_dynamo.semantics.evaluate import evaluate
-from torch._inductor import config
-from torch._inductor.custom_graph_pass import CustomGraphPass
 
 PLAIN = (("alpha", 1.0), ("beta", 1.0))
 CALLS = []
@@ -23,11 +24,11 @@ def value(cols, rows=("m",)):
     return ValueSpec("float32", rows, cols)
 
 
-def relu_task(two_outputs):
+def relu_task(two_outputs, depth=16):
     """relu(x @ w), with the product beside it where two outputs are wanted."""
     nodes = (Node("gemm", (0, 1), PLAIN, value((12,))), Node("relu", (2,), (), value((12,))))
-    lhs = InputSpec(value((16,)), ("dense", 1), InputRole.LHS)
-    rhs = InputSpec(value((16, 12), (1,)), (0, 1, "dense"), InputRole.RHS)
+    lhs = InputSpec(value((depth,)), ("dense", 1), InputRole.LHS)
+    rhs = InputSpec(value((depth, 12), (1,)), (0, 1, "dense"), InputRole.RHS)
     return Task(("m",), (), (lhs, rhs), nodes, (2, 3) if two_outputs else (3,))
 
 
@@ -44,7 +45,7 @@ def launcher_of(task):
 class Everywhere:
     """A domain that holds all sizes."""
 
-    class domain:  # noqa: N801  stands for a field
+    class domain:
         @staticmethod
         def holds(sizes):
             return True
@@ -68,6 +69,7 @@ class SpliceRelu(CustomGraphPass):
 
     def __init__(self, two_outputs):
         self.two_outputs = two_outputs
+        self.task = relu_task(two_outputs)
 
     def __call__(self, graph):
         def describe(text):
@@ -79,17 +81,20 @@ class SpliceRelu(CustomGraphPass):
             runner.checked(inputs, outputs, runner.site.sizes if runner.site.fixed else sizes)
 
         op = inductor.register(call, describe)
-        task = relu_task(self.two_outputs)
+        task = self.task
+        moved = {}
         for relu in [node for node in graph.nodes if node.target is torch.ops.aten.relu.default]:
             mm = relu.args[0]
             rows = mm.meta["val"].shape[0]
             fixed = isinstance(rows, int)
             key = CacheKey("t", "cpu", "n", 1)
-            site = Site(key, task, ((0, 1), (None, 0, 1)), (2,) * len(task.outputs), (rows,) if fixed else (5,), fixed, "cpu", "w")
+            site = Site(
+                key, task, ((0, 1), (None, 0, 1)), (2,) * len(task.outputs), (rows,) if fixed else (5,), fixed, "cpu", "w"
+            )
             outputs = (mm, relu) if self.two_outputs else (relu,)
             feeds = tuple(Feed(node, None, dims) for node, dims in zip(mm.args, site.raw_dims, strict=True))
             region = Region(mm, task, Binding(feeds, (), ()), (mm, relu), (), outputs, Facts(None, None, None, False))
-            splice(graph, op, to_text(site), region, () if fixed else (rows,))
+            splice(graph, op, to_text(site), region, () if fixed else (rows,), moved)
         inductor.sort(graph)
 
     def uuid(self):
@@ -127,6 +132,20 @@ def test_splice_with_a_symbolic_size_passes_it_and_is_right_for_all(function, tw
     assert CALLS == [(5,), (2,), (33,)]
 
 
+def test_splice_of_a_region_fed_by_another_reads_the_spliced_value():
+    def function(x, w, b):
+        first = torch.relu(x @ w.t())
+        return torch.relu(first @ w.t()) + b
+
+    x, w, b = torch.randn(5, 12), torch.randn(12, 12), torch.randn(12)
+    step = SpliceRelu(False)
+    step.task = relu_task(False, 12)
+    with config.patch(post_grad_custom_pre_pass=step):
+        found = torch.compile(function)(x, w, b)
+    torch.testing.assert_close(found, function(x, w, b))
+    assert CALLS == [(5,), (5,)]
+
+
 def test_splice_in_training_keeps_gradients_right():
     x, w, b = torch.randn(5, 16, requires_grad=True), torch.randn(12, 16, requires_grad=True), torch.randn(12)
     wanted = torch.autograd.grad(several(x, w, b)[0].square().sum(), (x, w))
@@ -153,7 +172,7 @@ def test_op_called_outside_inductor_computes_the_site_with_checked_strides():
     key = CacheKey("t", "cpu", "n", 1)
     site = to_text(Site(key, relu_task(True), ((0, 1), (None, 0, 1)), (2, 2), (5,), True, "cpu", "w"))
     x, w = torch.randn(5, 16), torch.randn(12, 16).t()
-    product, found = torch.ops.kforge.run(site, [x, w], [], [5, 12, 5, 12])
+    _, found = torch.ops.kforge.run(site, [x, w], [], [5, 12, 5, 12])
     torch.testing.assert_close(found, torch.relu(x @ w))
     assert CALLS == [(5,)]
     torch.ops.kforge.run(site, [torch.randn(16, 5).t(), w], [], [5, 12, 5, 12])
