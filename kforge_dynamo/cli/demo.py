@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 def demo(
     everything: Annotated[bool, typer.Option("--all", help="Every model instead of three.")] = False,
     only: Annotated[str, typer.Option("--models", help="Names of models, by commas.")] = "",
-    budget_s: Annotated[float, typer.Option("--budget", min=0.0, help="Seconds of search for one model.")] = 15.0,
+    budget_s: Annotated[float, typer.Option("--budget", min=0.0, help="Seconds of search for one model.")] = 20.0,
     seconds: Annotated[float, typer.Option("--time", min=0.0, help="Seconds of timing for one model.")] = 2.0,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda, or auto: cuda where there is one.")] = "auto",
 ) -> None:
@@ -74,7 +74,7 @@ def run_all(console: Console, entries: Sequence[Entry], device: str, budget_s: f
                 progress.update(task, advance=weights[done], description=f"{entry.name}: {following}")
 
             # the budget is one of the process: each model may use what those before it left
-            options = {"budget_s": (index + 1) * budget_s, "region_budget_s": max(1.0, budget_s / 4)}
+            options = {"budget_s": (index + 1) * budget_s, "region_budget_s": max(1.0, budget_s / 2)}
             run = trial_run.run(entry, device, options, seconds, step)
             runs.append(run)
             progress.update(task, completed=(index + 1) * sum(weights.values()))
