@@ -1,8 +1,8 @@
 """The gate: is an output as near to the oracle as eager's own arithmetic is, as a whole and in every row and column?
 
 Errors are absolute, against fp64. As a whole, RMS, 99.9th percentile and maximum may each be twice e0's (three times, where
-fewer than 4096 elements are pooled), or half an ulp of the output's dtype. A row (a column) may have twice the larger of
-what eager has there and eager's median row, relative to the row's own RMS, or half an ulp.
+fewer than 4096 elements are pooled), or `rounding_floor` of the output's dtype. A row (a column) may have twice the larger of
+what eager has there and eager's median row, relative to the row's own RMS, or the same floor.
 
 Twice is sound only where e0's statistic is a steady number. Where a softmax of large values or a mean far from zero puts the
 error of a whole row into one rounding, an honest kernel differs from eager by more than two. So e0 is drawn several times
@@ -116,13 +116,20 @@ def quantile_factors(freedom: torch.Tensor) -> torch.Tensor:
 
 
 def half_ulp(dtype: torch.dtype) -> float:
-    """The error below which nothing is demanded, relative: half the distance of neighbouring numbers at 1.0, for fp32 the
-    whole.
+    """Half the distance of neighbouring numbers at 1.0."""
+    return torch.finfo(dtype).eps / 2 if dtype.is_floating_point else 0.0
 
-    A product split in two TF32 numbers keeps 22 bits of each operand, which shows only where a row has a single term and
-    eager rounds once (one-hot rows). Within one ulp it is fp32 accuracy; what this gate is for is 2^6 times larger and more.
+
+def rounding_floor(dtype: torch.dtype) -> float:
+    """The error below which nothing is demanded, relative: half the distance of neighbouring numbers at 1.0; for fp32, two.
+
+    An fp32 operand split in two numbers of 11 bits keeps 22 bits. That is 2^-22, and shows only where a row has a single
+    term and eager rounds once (one-hot rows): the norm-wise contract of "highest" allows it there by a wide margin. The
+    largest error of what the gate must reject, bf16 in two parts, is 2^-16.
     """
-    return torch.finfo(dtype).eps / (1 if dtype is torch.float32 else 2) if dtype.is_floating_point else 0.0
+    if not dtype.is_floating_point:
+        return 0.0
+    return torch.finfo(dtype).eps * (2.0 if dtype is torch.float32 else 0.5)
 
 
 def smallest(dtype: torch.dtype) -> float:
@@ -304,7 +311,7 @@ def _judge_pooled(values: Sequence[torch.Tensor], truths: Sequence[Truth], found
     ratio, e0 = _ratio(found, truths), _relative_e0(truths)
     count = sum(errors.count for errors in found)
     factor = max(FACTOR if count >= ENOUGH else FEW_FACTOR, max(truth.factor for truth in truths))
-    floor = half_ulp(truths[0].dtype)
+    floor = rounding_floor(truths[0].dtype)
     least = smallest(truths[0].dtype)
     allowed = max(factor * _pooled(truths, "rms"), floor * _mean_square([t.oracle_rms for t in truths]), least)
     if not _mean_square([errors.rms for errors in found]) <= allowed:
@@ -332,7 +339,7 @@ def _beyond_rounding(value: torch.Tensor, truth: Truth, name: str) -> float:
     """
     seen = value if truth.at is None else value[truth.at]
     error = _error(seen, truth)
-    rounding = truth.oracle.abs() * (half_ulp(truth.dtype) * (2.0 if truth.narrowed else 1.0))
+    rounding = truth.oracle.abs() * (rounding_floor(truth.dtype) * (2.0 if truth.narrowed else 1.0))
     error[error <= rounding] = 0.0
     return float(getattr(summarise(error), name))
 

@@ -5,6 +5,10 @@ terms one after the other makes an error whose variance is the sum of the square
 that end in p these are on average K ((|a_i| |b_j|)^2 / K + 2 p^2) / 6. So element (i, j) is given the scale
 sqrt((|a_i| |b_j|)^2 / K + 2 p^2), times one factor for all elements: eager's RMS error over that scale. No single row,
 column or element sets its own measure. Of p with and without its bias the larger counts: a bias may cancel the sum.
+
+On data on which eager's product happens to be exact (integers), the factor is that of a sum of as many terms as are not
+zero, at most 32: a kernel that scales the weight first is as right as fp32 is, and rounds where eager need not. Results that
+eager has bit for bit are demanded by a rule of their own.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from kforge_dynamo.records.task import Task
 from kforge_dynamo.sandbox.dissect import numbers, prune
 from kforge_dynamo.sandbox.rows import evaluate_in_blocks
 from kforge_dynamo.semantics.evaluate import Mode, Policy
+
+_MOST_TERMS = 32.0
 
 
 def noise_scales(
@@ -37,10 +43,11 @@ def noise_scales(
         if number < len(task.inputs):
             scales.append(least)
             continue
-        norms, added = _norms(task, number, inputs, sizes)
+        norms, added, least_factor = _norms(task, number, inputs, sizes)
         reached = torch.maximum(size, (wide - added).abs_().nan_to_num_(0.0, 0.0, 0.0))
         carried = (norms.square() + 2.0 * reached.square()).sqrt_()
-        scales.append(torch.maximum(carried * _factor((narrow.double() - wide).abs_(), carried), least))
+        found = _factor((narrow.double() - wide).abs_(), carried)
+        scales.append(torch.maximum(carried * max(found, least_factor), least))
     return scales
 
 
@@ -55,15 +62,17 @@ def noise_shape(task: Task, number: int, shape: Sequence[int], alike: bool) -> t
 
 def _norms(
     task: Task, number: int, inputs: Sequence[torch.Tensor], sizes: Sequence[int]
-) -> tuple[torch.Tensor, torch.Tensor | float]:
+) -> tuple[torch.Tensor, torch.Tensor | float, float]:
     """Norm of each row of the left operand times norm of each column of the right one over the root of K, broadcast to the
-    product; and what is added to the product."""
+    product; what is added to the product; and the least factor, eps sqrt(terms / 72)."""
     node = task.nodes[number - len(task.inputs)]
     lhs, rhs, *bias = evaluate_in_blocks(prune(task, numbers(node.args)), inputs, sizes, Policy(Mode.ORACLE))
     left = lhs.nan_to_num(0.0, 0.0, 0.0).square().mean(dim=-1, keepdim=True).sqrt_()
     right = rhs.nan_to_num(0.0, 0.0, 0.0).square().sum(dim=-2).sqrt_()
     norms = left * right * abs(cast(float, node.attr("alpha")))
-    return norms, bias[0] * cast(float, node.attr("beta")) if bias else 0.0
+    terms = min(float((lhs != 0).double().mean()) * lhs.shape[-1], _MOST_TERMS)
+    least = torch.finfo(torch.float32).eps * (terms / 72.0) ** 0.5  # a rounding has the variance eps^2 / 12, see above
+    return norms, bias[0] * cast(float, node.attr("beta")) if bias else 0.0, least
 
 
 def _factor(error: torch.Tensor, carried: torch.Tensor) -> float:

@@ -31,7 +31,7 @@ from kforge_dynamo.sandbox.gate import (
     Truth,
     Whole,
     deviation,
-    half_ulp,
+    rounding_floor,
     non_finite_classes,
     quantile_factors,
     smallest,
@@ -232,12 +232,15 @@ def _truth(flat: _Flat, where: str, exact: bool, narrowed: bool, choice: Choice 
 
 
 def _classes(flat: _Flat) -> torch.Tensor | None:
+    """See `gate.Truth.classes`; where a draw of e0 is not as finite as the oracle is, nothing is demanded either."""
     if not flat.dtype.is_floating_point:
         return None
-    ours, eagers = non_finite_classes(flat.oracle.to(flat.dtype)), non_finite_classes(flat.eager)
-    if not bool(ours.any()) and not bool(eagers.any()):
-        return None
-    return torch.where(ours == eagers, ours, torch.full_like(ours, 4))
+    ours = non_finite_classes(flat.oracle.to(flat.dtype))
+    classes = ours
+    for value in (flat.eager, *flat.noisy):
+        found = non_finite_classes(value)
+        classes = torch.where(found == ours, classes, torch.full_like(ours, 4))
+    return classes if bool(classes.any()) else None
 
 
 def _jumps(flat: _Flat, oracle: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -250,10 +253,12 @@ def _jumps(flat: _Flat, oracle: torch.Tensor) -> tuple[torch.Tensor | None, torc
         stacked = torch.stack([oracle, *runs])
         return stacked.amin(dim=0), stacked.amax(dim=0)
     jumping = torch.zeros_like(oracle, dtype=torch.bool)
-    visible = oracle.square().mean(dim=1, keepdim=True).sqrt_() * half_ulp(flat.dtype)
-    for far_up, far_down, near_up, near_down in zip(*(iter(runs),) * 4, strict=True):
-        far, near = (far_up - far_down).abs_(), (near_up - near_down).abs_()
-        jumping |= ((far > 3 * _REACH * near) | (3 * far < _REACH * near)) & (torch.maximum(far, near) > visible)
+    visible = oracle.square().mean(dim=1, keepdim=True).sqrt_() * rounding_floor(flat.dtype)
+    for far_up, far_down, near_up, near_down in zip(*(iter([run - oracle for run in runs]),) * 4, strict=True):
+        bent = torch.maximum((far_up - _REACH * near_up).abs_(), (far_down - _REACH * near_down).abs_())
+        bent = torch.maximum(bent, (near_up + near_down).abs_() * _REACH)
+        far = torch.maximum(far_up.abs_(), far_down.abs_())
+        jumping |= (bent > 0.5 * far) & (torch.maximum(bent, far) > visible)
     if not bool(jumping.any()):
         return None, None
     stacked = torch.stack([oracle, *runs])
@@ -293,7 +298,7 @@ def _line_limit(
     total, square = energy.sum(dim=1), energy.square().sum(dim=1)
     large = torch.where(square > 0, total.square() / square.clamp(min=1e-300), energy.shape[1])
     factor = quantile_factors(torch.minimum(2.0 / variation.clamp(min=1e-9), large)).clamp(min=FEW_FACTOR if few else FACTOR)
-    return torch.maximum(factor * reference, half_ulp(dtype) * own).clamp_(min=smallest(dtype))
+    return torch.maximum(factor * reference, rounding_floor(dtype) * own).clamp_(min=smallest(dtype))
 
 
 def _freedom(energy: torch.Tensor, steady: Sequence[Errors]) -> float:
@@ -347,7 +352,7 @@ def _choice_among(oracle: torch.Tensor, eager: torch.Tensor, largest: bool) -> C
     error = torch.where(finite, eager.double() - oracle, 0.0).square().mean(dim=1).sqrt()
     size = torch.where(finite, oracle, 0.0).square().mean(dim=1).sqrt()
     slack = 2 * _REACH * torch.maximum(error, error.median()).clamp(min=0.0)
-    slack = torch.where(slack > 0, torch.maximum(slack, half_ulp(eager.dtype) * size), slack)
+    slack = torch.where(slack > 0, torch.maximum(slack, rounding_floor(eager.dtype) * size), slack)
     pick = torch.argmax if largest else torch.argmin
     index, eagers = pick(oracle, dim=1), pick(eager, dim=1)
     odd = torch.isnan(oracle).any(dim=1) | ~torch.isfinite(oracle.gather(1, index[:, None])[:, 0])
@@ -372,7 +377,7 @@ def _with_whole(
     whole = []
     for place, (output, number, truth) in enumerate(zip(outputs, parts.task.outputs, found, strict=True)):
         flat = _flat(output, len(parts.task.value(number).rows))
-        relative = max(_usual_distance(truth, flat), 2 * half_ulp(truth.dtype))
+        relative = max(_usual_distance(truth, flat), 2 * rounding_floor(truth.dtype))
         whole.append(replace(truth, whole=Whole(flat, relative, functools.partial(again, place))))
     return whole
 
