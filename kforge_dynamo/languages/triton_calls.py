@@ -35,6 +35,11 @@ def is_interpreted() -> bool:
     return bool(importlib.import_module("triton").knobs.runtime.interpret)
 
 
+def active_driver() -> Any:
+    """Triton's driver for the GPUs of this process. Raises: RuntimeError where there is none."""
+    return importlib.import_module("triton").runtime.driver.active
+
+
 @dataclass(frozen=True, slots=True)
 class _Address:
     address: int
@@ -88,7 +93,7 @@ class TritonLauncher:
         self._frames: dict[tuple[int, ...], tuple[list[_Step], list[tuple[int, int, torch.dtype]], int]] = {}
         self._zeroed = [number for number, buffer in enumerate(plan.buffers) if buffer.zeroed]
         self._interpreted = is_interpreted()
-        self._driver: Any = None if self._interpreted else importlib.import_module("triton").runtime.driver.active
+        self._driver: Any = None if self._interpreted else active_driver()
 
     def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
         """See `languages.base.Launcher`. Raises: BuildError on a first call whose kernels do not compile or fit."""
@@ -101,6 +106,20 @@ class TritonLauncher:
             return
         with torch.cuda.device(device):
             self._run(inputs, outputs, sizes, device)
+
+    def prepare(self, sizes: Sequence[int], strides: Sequence[Sequence[int]], device: torch.device) -> None:
+        """Compiles, without running anything, for inputs with these strides (as they will be passed) at 16-byte addresses.
+
+        Any process may do it: the call that comes later finds the result in Triton's disk cache. Raises: BuildError.
+        """
+        steps, _, _ = self._frame(sizes, [strides[number][dimension] for number, dimension in self._strides])
+        dtypes = [spec.value.dtype for spec in self._task.inputs]
+        dtypes += [self._task.value(number).dtype for number in self._task.outputs]
+        dtypes += [buffer.dtype for buffer in self._plan.buffers]
+        tensors = [torch.empty(16, dtype=getattr(torch, dtype), device=device) for dtype in dtypes]
+        with torch.cuda.device(device):
+            for step in steps:
+                _compile(step, _arguments(step, tensors))
 
     def _run(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int], device: int | None

@@ -45,9 +45,11 @@ _ALLOWED = {
     "mixed": ("fp16", "tf32", "tf32x3", "ieee"),
 }
 _NEEDS = {"tf32x3": "tf32", "tf32": "tf32", "bf16": "bf16_dot", "fp16": "fp16_dot"}
-_REPEAT = 1.03
+_REPEAT = 1.05
 """Factor on the model's time for each schedule of the same tile before it, so that the first few differ in tiles as well."""
-_MOST = 64
+_INSURED = 5
+"""The latest place of the best schedule without descriptors."""
+_MOST = 96
 
 
 def schemes(task: Task, product: Product | None, target: Target, numerics: Numerics) -> tuple[str, ...]:
@@ -96,7 +98,12 @@ def space(task: Task, sizes: Sequence[int], target: Target, numerics: Numerics) 
         tile = (schedule.scheme, schedule.block_m, schedule.block_n)
         seen[tile] = seen.get(tile, -1) + 1
         ranked.append((estimate_us(task, product, schedule, named, target) * _REPEAT ** seen[tile], schedule))
-    return [schedule for _, schedule in sorted(ranked, key=lambda item: item[0])][:_MOST]
+    ordered = [schedule for _, schedule in sorted(ranked, key=lambda item: item[0])]
+    plain = next((schedule for schedule in ordered if not schedule.descriptors), None)
+    if plain is not None and ordered.index(plain) > _INSURED:  # a driver that refuses descriptors must not cost the search
+        ordered.remove(plain)
+        ordered.insert(_INSURED, plain)
+    return ordered[:_MOST]
 
 
 def neighbours(schedule: Schedule, task: Task, sizes: Sequence[int], target: Target, numerics: Numerics) -> list[Schedule]:
@@ -211,10 +218,10 @@ def _fitting(task: Task, product: Product, schedule: Schedule, target: Target) -
 
 def _with_descriptors(base: Schedule) -> list[Schedule]:
     walking = replace(base, descriptors=True, persistent=True)
-    found = [replace(walking, flatten=True, store=store) for store in ("descriptor", "halves", "pointer")]
-    found += [replace(walking, store="descriptor"), replace(base, descriptors=True)]
+    found = [replace(walking, flatten=True, store="descriptor"), replace(walking, flatten=True), replace(base, descriptors=True)]
     if base.block_m * base.block_n >= 128 * 128:
-        found.append(replace(walking, specialize=True, store="descriptor"))
+        found += [replace(walking, flatten=True, store="halves"), replace(walking, store="descriptor")]
+        found += [replace(walking, specialize=True, store="descriptor")]
     return found
 
 
@@ -238,7 +245,7 @@ def _useful(task: Task, product: Product, schedule: Schedule, sizes: Mapping[str
         return False
     if schedule.reduce == "partials":
         return True
-    if schedule.split > 1:
+    if schedule.split > 1 or schedule.specialize or schedule.store == "halves":
         return False
     first = _stages(task, product, replace(schedule, reduce="partials"))
     return first is not None and bool(first.row_partials)
