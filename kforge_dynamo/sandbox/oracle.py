@@ -31,9 +31,9 @@ from kforge_dynamo.sandbox.gate import (
     Truth,
     Whole,
     deviation,
-    rounding_floor,
     non_finite_classes,
     quantile_factors,
+    rounding_floor,
     smallest,
     summarise,
 )
@@ -253,7 +253,8 @@ def _jumps(flat: _Flat, oracle: torch.Tensor) -> tuple[torch.Tensor | None, torc
         stacked = torch.stack([oracle, *runs])
         return stacked.amin(dim=0), stacked.amax(dim=0)
     jumping = torch.zeros_like(oracle, dtype=torch.bool)
-    visible = oracle.square().mean(dim=1, keepdim=True).sqrt_() * rounding_floor(flat.dtype)
+    square = oracle.square()
+    visible = torch.minimum(square.mean(dim=1, keepdim=True), square.mean(dim=0)).sqrt_() * rounding_floor(flat.dtype)
     for far_up, far_down, near_up, near_down in zip(*(iter([run - oracle for run in runs]),) * 4, strict=True):
         bent = torch.maximum((far_up - _REACH * near_up).abs_(), (far_down - _REACH * near_down).abs_())
         bent = torch.maximum(bent, (near_up + near_down).abs_() * _REACH)

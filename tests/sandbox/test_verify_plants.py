@@ -4,55 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sandbox_tasks import HIGHEST, batch_norm, gelu, layer_norm, linear, relu_mask, row_max, softmax
+from sandbox_checks import before, bench_of, changed, checked, eager
+from sandbox_tasks import batch_norm, gelu, layer_norm, linear, relu_mask, row_max, softmax
 
 from kforge_dynamo.records.outcome import Status
 from kforge_dynamo.sandbox import gate, layout, verify
-from kforge_dynamo.sandbox.bench import Bench
-from kforge_dynamo.sandbox.discrimination import discriminate
-from kforge_dynamo.sandbox.inputs import BY_NAME, Seeds
+from kforge_dynamo.sandbox.inputs import BY_NAME
 from kforge_dynamo.sandbox.precision import round_to_tf32
-from kforge_dynamo.semantics.evaluate import evaluate
-
-ROWS = 37
-
-
-def bench_of(task, numerics=HIGHEST):
-    return Bench(task, numerics, torch.device("cpu"), Seeds(b"tests"))
-
-
-def checked(task, launcher, *, rows=ROWS, classes=None, numbers=(0,), atomics=False, bench=None):
-    bench = bench or bench_of(task)
-    sizes = (rows,) if len(task.row_axes) == 1 else (2, rows)
-    chosen = discriminate(bench, sizes).classes if classes is None else tuple(BY_NAME[name] for name in classes)
-    return verify.verify(launcher, bench, verify.Plan(sizes, chosen, numbers, atomics, 1), lambda _: None)
-
-
-def eager(task):
-    def launch(inputs, outputs, sizes):
-        for output, value in zip(outputs, evaluate(task, inputs, dict(zip(task.axes, sizes, strict=True))), strict=True):
-            output.copy_(value)
-
-    return launch
-
-
-def changed(task, change):
-    """Eager, with `change(inputs, outputs)` afterwards."""
-
-    def launch(inputs, outputs, sizes):
-        eager(task)(inputs, outputs, sizes)
-        change(inputs, outputs)
-
-    return launch
-
-
-def before(task, prepare):
-    """Eager on `prepare(inputs)`."""
-
-    def launch(inputs, outputs, sizes):
-        eager(task)(prepare(list(inputs)), outputs, sizes)
-
-    return launch
 
 
 def plain_product():
@@ -196,7 +154,7 @@ def test_verify_one_large_error_only_maximum_catches(monkeypatch):
     assert checked(task, changed(task, spoil), rows=512, classes=["unit"], bench=bench).passed
 
 
-def test_verify_half_ulp_of_bias_only_exact_data_catch():
+def test_verify_rounding_floor_of_bias_only_exact_data_catch():
     """A factor of 1 - 2^-24 costs at most an ulp, less than eager's own error of a long sum."""
     builder, product = linear(k=2048, n=64)
     task = builder.done(product)
