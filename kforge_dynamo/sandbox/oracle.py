@@ -1,8 +1,8 @@
 """Truth for one draw of inputs: the region in fp64, and e0, the error that eager's own arithmetic makes at the setting.
 
 e0 is drawn several times. The first draw is eager itself; in the others the product is the oracle's plus normal noise of
-the size that eager's product has in that row and column (at least a quarter ulp), and the epilogue is eager's. What these
-draws scatter tells the gate how steady eager's error is (see `gate`).
+the size of eager's error (see `noise`), and the epilogue is eager's. What these draws scatter tells the gate how steady
+eager's error is (see `limits`).
 
 A comparison, a rounding or a choice of the epilogue jumps when the product moves across a threshold. There no kernel can be
 held to the oracle's side. So where a task has such ops the oracle is also evaluated with the product moved by 1 and by 8
@@ -24,8 +24,6 @@ from kforge_dynamo.records.task import Task
 from kforge_dynamo.sandbox.dissect import has_steps, is_narrowed, numbers, products, prune, tail
 from kforge_dynamo.sandbox.gate import (
     ENOUGH,
-    FACTOR,
-    FEW_FACTOR,
     Choice,
     Errors,
     Truth,
@@ -34,9 +32,9 @@ from kforge_dynamo.sandbox.gate import (
     non_finite_classes,
     quantile_factors,
     rounding_floor,
-    smallest,
     summarise,
 )
+from kforge_dynamo.sandbox.limits import freedom, line_limit
 from kforge_dynamo.sandbox.noise import noise_scales, noise_shape
 from kforge_dynamo.sandbox.precision import baseline_policy
 from kforge_dynamo.sandbox.rows import Sampled, evaluate_in_blocks, rows_holding, sample_rows, select
@@ -47,8 +45,6 @@ _ORACLE = Policy(Mode.ORACLE)
 _REACH = 8.0  # e0's largest of 1e6 normal errors is 5 times its RMS; a faithful kernel may have 1.6 times that
 _FEW_ELEMENTS = 1 << 18
 _MANY_ELEMENTS = 1 << 20
-_UNSTEADY = 0.1  # squared variation of the RMS of 20 variables
-_ODD_VARIATION = 0.3  # squared, over eight draws: a line of 20 steady variables stays below
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +212,8 @@ def _truth(flat: _Flat, where: str, exact: bool, narrowed: bool, choice: Choice 
     own_rows, own_cols = oracle.square().mean(dim=1).sqrt_(), oracle.square().mean(dim=0).sqrt_()
     few = oracle.numel() < ENOUGH
     energy = torch.stack([error.square() for error in draws]).mean(dim=0)
-    rows = _line_limit([item.rows for item in steady], own_rows, energy, flat.dtype, few)
-    cols = _line_limit([item.cols for item in steady], own_cols, energy.T, flat.dtype, few)
+    rows = line_limit([item.rows for item in steady], own_rows, energy, flat.dtype, few)
+    cols = line_limit([item.cols for item in steady], own_cols, energy.T, flat.dtype, few)
     e0 = Errors(
         oracle.numel(),
         max(steady[0].rms, (sum(item.rms**2 for item in steady) / len(steady)) ** 0.5),
@@ -227,7 +223,7 @@ def _truth(flat: _Flat, where: str, exact: bool, narrowed: bool, choice: Choice 
         steady[0].cols,
     )
     rms = float(own_rows.square().mean().sqrt()) if oracle.numel() else 0.0
-    factor = float(quantile_factors(torch.tensor(_freedom(energy, steady))))
+    factor = float(quantile_factors(torch.tensor(freedom(energy, steady))))
     return Truth(where, flat.dtype, oracle, low, high, classes, same, narrowed, e0, rows, cols, factor, rms, choice, at, None)
 
 
@@ -269,54 +265,6 @@ def _jumps(flat: _Flat, oracle: torch.Tensor) -> tuple[torch.Tensor | None, torc
 def _known(value: torch.Tensor, oracle: torch.Tensor) -> torch.Tensor:
     wide = value.double()
     return torch.where(torch.isfinite(wide), wide, oracle)
-
-
-def _scatter(lines: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean of the squared error of each line over the draws `(L,)`, and its squared coefficient of variation."""
-    square = torch.stack(list(lines)).square_()
-    mean = square.mean(dim=0)
-    if square.shape[0] < 2:
-        return mean, torch.zeros_like(mean)
-    return mean, torch.where(mean > 0, square.var(dim=0) / mean.square().clamp(min=1e-300), 0.0)
-
-
-def _line_limit(
-    lines: Sequence[torch.Tensor], own: torch.Tensor, energy: torch.Tensor, dtype: torch.dtype, few: bool
-) -> torch.Tensor:
-    """What the RMS error of each row (or column) may be, `(L,)`.
-
-    `energy` (L, n) is the squared error of each element, averaged over the draws. Few large elements in a line are few
-    variables; a line whose RMS scatters from draw to draw has few as well, as a chi-square of v degrees varies by 2 / v.
-    """
-    eager = lines[0]
-    alive = own > torch.finfo(torch.float32).tiny
-    mean, variation = _scatter(lines)
-    usual = float(variation[mean > 0].mean()) if bool((mean > 0).any()) else 0.0
-    rank = 0.5 if usual < _UNSTEADY else 0.9  # of lines that are one variable each, half have errors below 0.7 of the usual
-    common = float((eager[alive] / own[alive]).quantile(rank)) if bool(alive.any()) else 0.0
-    reference = torch.maximum(torch.maximum(eager, mean.sqrt()), common * own)
-    variation = torch.where(variation > _ODD_VARIATION, variation, 0.0).clamp(min=usual)
-    total, square = energy.sum(dim=1), energy.square().sum(dim=1)
-    large = torch.where(square > 0, total.square() / square.clamp(min=1e-300), energy.shape[1])
-    factor = quantile_factors(torch.minimum(2.0 / variation.clamp(min=1e-9), large)).clamp(min=FEW_FACTOR if few else FACTOR)
-    return torch.maximum(factor * reference, rounding_floor(dtype) * own).clamp_(min=smallest(dtype))
-
-
-def _freedom(energy: torch.Tensor, steady: Sequence[Errors]) -> float:
-    """How many independent normal variables make up e0's RMS: few large elements, rows or columns are few variables."""
-    found = _participation(energy.reshape(-1))
-    for lines in ([item.rows for item in steady], [item.cols for item in steady]):
-        mean, variation = _scatter(lines)
-        weight = mean.square().sum()
-        if float(weight) > 0:
-            usual = float((mean.square() * variation).sum() / weight)
-            found = min(found, _participation(mean) * 2.0 / max(usual, 1e-9))
-    return found
-
-
-def _participation(energy: torch.Tensor) -> float:
-    total, square = float(energy.sum()), float(energy.square().sum())
-    return total * total / square if square > 0 else float(max(energy.numel(), 1)) if total == 0 else 1.0
 
 
 def _choice(
