@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from types import ModuleType
 
 from kforge_dynamo.codegen import cpp, triton
 from kforge_dynamo.records.candidate import Candidate
-from kforge_dynamo.records.codec import digest
-from kforge_dynamo.records.outcome import Trial
+from kforge_dynamo.records.codec import digest, plain
+from kforge_dynamo.records.outcome import Status, Trial
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Task
 
@@ -59,7 +60,10 @@ class BuiltinGenerator:
         for room in rooms:
             space = room.space(task, sizes, target, numerics)
             schedules = [*space[:_FIRST], *_near(room, task, sizes, target, numerics, history), *space[_FIRST:]]
+            too_large = _too_large(history)
             for schedule in schedules:
+                if any(_at_least(schedule, other) for other in too_large):
+                    continue
                 candidate = room.emit(task, schedule, sizes, target, numerics)
                 if digest(candidate) not in tried:
                     tried.add(digest(candidate))
@@ -67,6 +71,21 @@ class BuiltinGenerator:
                 if len(found) >= count:
                     return found
         return found
+
+
+def _too_large(history: Sequence[Trial]) -> list[dict[str, object]]:
+    """The schedules that needed more of the device (shared memory, registers) than it has."""
+    failed = [trial for trial in history if trial.verdict.status in (Status.RUNTIME_ERROR, Status.COMPILE_ERROR)]
+    texts = [trial.candidate.schedule for trial in failed if "out of resource" in trial.verdict.evidence.lower()]
+    return [json.loads(text) for text in texts if text]
+
+
+def _at_least(schedule: object, other: dict[str, object]) -> bool:
+    """Whether `schedule` is `other`, or has only larger numbers in its place: then it needs at least as much."""
+    return all(
+        mine >= theirs if isinstance(mine, int) and isinstance(theirs, int) and not isinstance(mine, bool) else mine == theirs
+        for mine, theirs in ((plain(getattr(schedule, name, None)), value) for name, value in other.items())
+    )
 
 
 def _near(

@@ -48,7 +48,17 @@ class Evaluator:
         self._compiling = ThreadPoolExecutor(1, thread_name_prefix="inductor")
 
     def evaluate(self, request: Request) -> Trial:
-        """The trial. Raises what the candidate or the machine raises: the border is the caller's."""
+        """The trial. Raises what the candidate or the machine raises: the border is the caller's.
+
+        Memory of a GPU that the trial needed goes back to the device, whose other user is the process that waits.
+        """
+        try:
+            return self._evaluate(request)
+        finally:
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _evaluate(self, request: Request) -> Trial:
         start = time.monotonic()
         set_flags(request.numerics)
         self._say("memory check")
@@ -76,7 +86,7 @@ class Evaluator:
         key = f"{digest(request.task)}:{digest(request.numerics)}"
         if key not in self._benches:
             self._benches[key] = Bench(request.task, request.numerics, self._device, self._seeds)
-            while len(self._benches) > _MOST_BENCHES:
+            while len(self._benches) > (1 if self._device.type == "cuda" else _MOST_BENCHES):
                 self._benches.popitem(last=False)
         self._benches.move_to_end(key)
         return self._benches[key]
