@@ -9,14 +9,16 @@ from kforge_dynamo.lowering.draft import Draft, Leaf, Step, mergeable
 from kforge_dynamo.lowering.sizes import Size, is_static, product, quotient, same
 from kforge_dynamo.lowering.space import Row, RowSpace, covers, is_one
 from kforge_dynamo.lowering.spec import COLUMN_AXES, check, row_axis_names
-from kforge_dynamo.records.task import Const, Extent, InputSpec, Node, Operand, Stride, Task, ValueSpec
+from kforge_dynamo.records.task import Const, Extent, InputRole, InputSpec, Node, Operand, Stride, Task, ValueSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A row axis: its interval of the row index, None for an axis whose extent is 1 in this graph."""
+    """A row axis: its interval of the row index, None for an axis whose extent is 1 in this graph. `batch`: the right operand
+    varies along it."""
 
     row: Row | None
+    batch: bool = False
 
     @property
     def size(self) -> Size:
@@ -110,7 +112,7 @@ def _axes(live: Sequence[Leaf | Step], anchor_rows: Sequence[Size]) -> list[Axis
     if is_one(anchor_rows[-1]):
         axes.append(Axis(None))
     if len(anchor_rows) > 1 and is_one(anchor_rows[0]):
-        axes.insert(0, Axis(None))
+        axes.insert(0, Axis(None, batch=True))
     return axes
 
 
@@ -141,7 +143,7 @@ def _stride(leaf: Leaf, part: Row) -> Size:
 
 def _varies(value: Leaf | Step, axis: Axis) -> bool:
     if axis.row is None:
-        return value.unit_rows
+        return value.unit_rows and (axis.batch or not isinstance(value, Leaf) or value.role is not InputRole.RHS)
     return any(covers(row, axis.row) or covers(axis.row, row) for row in _rows(value))
 
 

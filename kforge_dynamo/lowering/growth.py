@@ -127,16 +127,29 @@ def settle(graph: Graph, growth: Growth) -> bool:
 
 def _choose_outputs(growth: Growth) -> None:
     members = set(growth.members)
-    fixed = set(growth.anchor.replaced)
+    fixed = {*growth.anchor.replaced, *_returned_twin(growth, members)}
     kept: set[torch.fx.Node] = set()
     for node in reversed(growth.members):
         outside = any(user not in members or user in kept for user in node.users)
-        if node not in fixed and _passes_through(growth, node) and (outside or not node.users):
+        if node not in fixed and _passes_through(growth, node) and outside:
             kept.add(node)
     growth.kept = kept
     growth.outputs = [
         node for node in growth.members if node not in kept and any(user not in members or user in kept for user in node.users)
     ]
+
+
+def _returned_twin(growth: Growth, members: set[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The one other node of the same product that may return it: where the anchor itself has no reader outside."""
+    if any(user not in members for user in growth.anchor.result.users):
+        return []
+    twins = [node for node in growth.members if is_twin(growth, node)]
+    return [node for node in twins if any(user not in members for user in node.users)][:1]
+
+
+def is_twin(growth: Growth, node: torch.fx.Node) -> bool:
+    """Whether the member is another node that computes the anchor's product."""
+    return node is not growth.anchor.node and name_of(node) == name_of(growth.anchor.node)
 
 
 def _passes_through(growth: Growth, node: torch.fx.Node) -> bool:
@@ -147,8 +160,8 @@ def _passes_through(growth: Growth, node: torch.fx.Node) -> bool:
     if value is None:
         return False
     sources = [growth.scope.value(source) for source in node.all_input_nodes]
-    twin = name_of(node) == name_of(growth.anchor.node) and node is not growth.anchor.node
-    return twin or (len(sources) == 1 and any(source is not None and source.number == value.number for source in sources))
+    shared = len(sources) == 1 and any(source is not None and source.number == value.number for source in sources)
+    return shared or is_twin(growth, node)
 
 
 def _unfit(growth: Growth, node: torch.fx.Node) -> Refused | None:
@@ -171,9 +184,28 @@ def _widens_for_others(growth: Growth, node: torch.fx.Node) -> bool:
     value = growth.scope.value(node)
     if value is None or node is growth.anchor.result or growth.scope.draft.as_step(value.number, "convert") is None:
         return False
-    members = set(growth.members)
+    inside = set(growth.replaced)
+    fused, others = readers(node, inside)
     widens = growth.scope.draft.dtype(value.number) == "float32"
-    return widens and all(user not in members and inductor_fuses(user) for user in node.users)
+    return widens and fused and not others and not any(user in inside for user in node.users)
+
+
+def readers(node: torch.fx.Node, inside: set[torch.fx.Node]) -> tuple[bool, bool]:
+    """Whether nodes of Inductor's own kernels read an output, and whether anything else does; views are looked through."""
+    fused = others = False
+    stack, seen = [node], {node}
+    while stack:
+        for user in stack.pop().users:
+            if user in inside or user in seen:
+                continue
+            seen.add(user)
+            if is_view(user):
+                stack.append(user)
+            elif inductor_fuses(user):
+                fused = True
+            else:
+                others = True
+    return fused, others
 
 
 def remove(graph: Graph, growth: Growth, node: torch.fx.Node, why: Refused) -> None:

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Mapping
 import torch
 import torch.fx
 
-from kforge_dynamo.lowering.calls import inductor_fuses
 from kforge_dynamo.lowering.canonical import Canonical
-from kforge_dynamo.lowering.growth import Growth
+from kforge_dynamo.lowering.growth import Growth, readers
 from kforge_dynamo.lowering.regions import Facts
 from kforge_dynamo.lowering.sizes import Size, hint, is_static, product, sizes_of
-from kforge_dynamo.lowering.translate import is_view
 from kforge_dynamo.records.task import InputRole
 
 
@@ -28,7 +26,7 @@ def facts_of(found: Canonical, growth: Growth, hints: Mapping[Size, int]) -> Fac
     fused_consumer = False
     for node in growth.outputs:
         count = _bytes(node.meta["val"], sizes_of(node.meta["val"]))
-        fused, others = _readers(node, set(growth.members) - growth.kept)
+        fused, others = readers(node, set(growth.members) - growth.kept)
         written = written + count
         saved = saved + (count if others else 0) - (count if fused else 0)
         fused_consumer = fused_consumer or fused
@@ -55,21 +53,3 @@ def _total(sizes: Iterable[Size]) -> Size:
 
 def _is_zero(stride: Size) -> bool:
     return is_static(stride) and stride == 0
-
-
-def _readers(node: torch.fx.Node, inside: set[torch.fx.Node]) -> tuple[bool, bool]:
-    """Whether nodes of Inductor's own kernels read an output, and whether anything else does; views are looked through."""
-    fused = others = False
-    stack, seen = [node], {node}
-    while stack:
-        for user in stack.pop().users:
-            if user in inside or user in seen:
-                continue
-            seen.add(user)
-            if is_view(user):
-                stack.append(user)
-            elif inductor_fuses(user):
-                fused = True
-            else:
-                others = True
-    return fused, others

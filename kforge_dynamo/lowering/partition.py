@@ -10,17 +10,19 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 import torch.fx
 
+from kforge_dynamo.errors import RecordError
 from kforge_dynamo.lowering.anchors import Anchor, find_anchors, is_product, seed
 from kforge_dynamo.lowering.bases import view_chain
 from kforge_dynamo.lowering.bind import bind
 from kforge_dynamo.lowering.calls import makes_size, name_of
 from kforge_dynamo.lowering.canonical import canonical
-from kforge_dynamo.lowering.growth import Graph, Growth, closes_cycle, grow, remove, settle
+from kforge_dynamo.lowering.growth import Graph, Growth, closes_cycle, grow, is_twin, remove, settle
 from kforge_dynamo.lowering.measure import facts_of
 from kforge_dynamo.lowering.producers import producers_to_pull
 from kforge_dynamo.lowering.refusal import Refused
 from kforge_dynamo.lowering.regions import Partition, Region
 from kforge_dynamo.lowering.scope import Value, constant_of
+from kforge_dynamo.lowering.shrink import LEVELS, Refuse, shrink
 from kforge_dynamo.lowering.sizes import Size, hints_of
 from kforge_dynamo.lowering.translate import is_view, refuse_kind, translate
 from kforge_dynamo.lowering.twins import twins_of
@@ -29,11 +31,13 @@ from kforge_dynamo.records.region import Reason, Rejection
 __all__ = ["Partition", "Region", "partition"]
 
 
-def partition(graph: torch.fx.Graph, device_kinds: Collection[str] = ("cpu", "cuda")) -> Partition:
+def partition(graph: torch.fx.Graph, device_kinds: Collection[str] = ("cpu", "cuda"), refuse: Refuse | None = None) -> Partition:
     """The regions of a functional ATen graph whose nodes carry `meta["val"]`, for products on devices of these kinds.
 
-    Later anchors grow first, so that a node which joins two products lands where both are available. Every call is in a
-    region's `nodes` or `absorbed`, or has a rejection. Nothing in the graph changes and no guard is added.
+    Later anchors grow first, so that a node which joins two products lands where both are available. A region that
+    `refuse` has a reason against gives up reductions over rows, then all reductions, then its epilogue, until it passes
+    or nothing is left to give up. Every call is in a region's `nodes` or `absorbed`, or has a rejection. Nothing in the
+    graph changes and no guard is added.
     """
     order = Graph(tuple(graph.nodes))
     refusals: dict[torch.fx.Node, Refused] = {}
@@ -42,7 +46,12 @@ def partition(graph: torch.fx.Graph, device_kinds: Collection[str] = ("cpu", "cu
     taken = {node for growth in growths for node in growth.replaced}
     regions = []
     for growth in sorted(growths, key=lambda item: order.order[item.anchor.node]):
-        region = _finish(order, growth, taken, hints)
+        try:
+            region = _accepted(order, growth, taken, hints, refuse)
+        except (Refused, RecordError) as error:
+            sentence = f"its region is no well-formed task ({error}); please report the graph"
+            refusals[growth.anchor.node] = Refused(Reason.INTERNAL, sentence)
+            continue
         regions.append(region)
         taken.update(region.nodes)
         for node, refused in growth.refusals.items():
@@ -87,7 +96,7 @@ def _grow_one(
     while settle(graph, growth):
         if not closes_cycle(graph, growth, _distinct(taken)):
             return growth
-        last = next(node for node in reversed(growth.members) if node not in anchors[0].replaced)
+        last = growth.members[-1]
         remove(graph, growth, last, Refused(Reason.NOT_CONVEX, "with it, this region and another would need each other first"))
     if len(anchors) > 1:
         return _grow_one(graph, anchors[1:], twins, taken)
@@ -96,6 +105,24 @@ def _grow_one(
 
 def _distinct(taken: Mapping[torch.fx.Node, Sequence[torch.fx.Node]]) -> list[Sequence[torch.fx.Node]]:
     return list({id(nodes): nodes for nodes in taken.values()}.values())
+
+
+def _accepted(
+    graph: Graph, growth: Growth, taken: set[torch.fx.Node], hints: Mapping[Size, int], refuse: Refuse | None
+) -> Region:
+    """The largest version of the region that `refuse` lets pass, the smallest if it lets none."""
+    region = _finish(graph, growth, taken, hints)
+    for level in LEVELS if refuse is not None else ():
+        reason = refuse(region.task, region.device) if refuse is not None else None
+        if reason is None:
+            break
+        try:
+            smaller = shrink(graph, growth, level, reason)
+        except Refused:
+            break  # the product alone cannot be returned: the last version stands, and its lookup says why it has no winner
+        if smaller:
+            region = _finish(graph, growth, taken, hints)
+    return region
 
 
 def _finish(graph: Graph, growth: Growth, taken: set[torch.fx.Node], hints: Mapping[Size, int]) -> Region:
@@ -115,7 +142,7 @@ def _region(graph: Graph, growth: Growth, pulled: frozenset[torch.fx.Node], hint
     for node in growth.members:
         if node in anchor.replaced:
             continue
-        if name_of(node) == name_of(anchor.node):
+        if is_twin(growth, node):
             scope.bound[node] = scope.bound[anchor.result]
         else:
             scope.commit(node, translate(scope, node))
@@ -142,7 +169,7 @@ def _read_through(nodes: Sequence[torch.fx.Node], growth: Growth) -> set[torch.f
     """Views, paddings and constants between the region and what it is fed."""
     inside = {*nodes, *growth.members}
     found = set(growth.anchor.pads)
-    for source in {source for node in nodes for source in node.all_input_nodes if source not in inside}:
+    for source in {source for node in (*nodes, *found) for source in node.all_input_nodes if source not in inside}:
         if constant_of(source) is not None:
             found.add(source)
         found.update(list(view_chain(source))[:-1])

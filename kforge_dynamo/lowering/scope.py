@@ -132,11 +132,17 @@ def _outer_first(a: tuple[Row, Size], b: tuple[Row, Size]) -> int:
     return -1 if quotient(a[0].inner, product((b[0].inner, b[0].size))) is not None else 1
 
 
-_CONSTANTS = {
+_CONSTANTS: dict[str, str | int] = {
     "aten.full.default": "fill_value",
     "aten.full_like.default": "fill_value",
     "aten.scalar_tensor.default": "s",
+    "aten.zeros.default": 0,
+    "aten.zeros_like.default": 0,
+    "aten.new_zeros.default": 0,
+    "aten.ones.default": 1,
+    "aten.ones_like.default": 1,
 }
+"""Ops that fill a tensor, with the name of the argument that says with what, or the number itself."""
 _SAME_CONSTANT = ("aten.expand.default", "aten.reshape.default", "aten.view.default", "aten.unsqueeze.default",
                   "prims.convert_element_type.default")  # fmt: skip
 
@@ -152,7 +158,8 @@ def constant_of(node: object) -> Const | None:
         inner = constant_of(node.args[0])
         value = None if inner is None else -inner.value if name == "aten.neg.default" else inner.value
     elif name in _CONSTANTS:
-        value = arguments(node)[_CONSTANTS[name]]
+        filler = _CONSTANTS[name]
+        value = arguments(node)[filler] if isinstance(filler, str) else filler
     else:
         return None
     if not isinstance(value, bool | int | float):

@@ -155,7 +155,9 @@ def hints_of(values: Iterable[object]) -> dict[Size, int]:
     """For every bare symbol among the SymInts and tensor shapes of `values`: the size that was seen when tracing."""
     hints: dict[Size, int] = {}
     for value in values:
-        found = value.shape if isinstance(value, torch.Tensor) else (value,)
+        found: tuple[object, ...] = (value,)
+        if isinstance(value, torch.Tensor):
+            found = () if value.is_nested else tuple(value.shape)
         for size in found:
             if isinstance(size, torch.SymInt) and size.node.has_hint() and isinstance(size.node.expr, sympy.Symbol):
                 hints[size.node.expr] = int(size.node.hint)

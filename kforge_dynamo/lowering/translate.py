@@ -70,6 +70,8 @@ def is_view(node: torch.fx.Node) -> bool:
 def refuse_kind(node: torch.fx.Node) -> None:
     """Raises: Refused for the kinds of nodes that never stand in a region."""
     name = name_of(node)
+    if name.startswith("aten._scaled_dot_product"):
+        raise Refused(Reason.UNSUPPORTED_OP, f"{name} is one opaque kernel of torch's; it stays with Inductor")
     if is_random(node):
         raise Refused(Reason.RANDOM, f"{name} draws random numbers; its result can be an input of a region, itself it stays out")
     if is_barrier(node):
@@ -91,6 +93,8 @@ def _part(scope: Scope, node: torch.fx.Node) -> Bound:
     source, index = node.args
     bound = scope.bound.get(source) if isinstance(source, torch.fx.Node) else None
     part = bound[index] if isinstance(bound, tuple) and isinstance(index, int) and index < len(bound) else None
+    if part is None and not node.users:
+        return ()  # nobody reads it: it leaves the graph with its source
     if part is None:
         raise Refused(Reason.NOT_EXPRESSIBLE, f"part {index} of {source} has no value in the region")
     return part
@@ -99,7 +103,7 @@ def _part(scope: Scope, node: torch.fx.Node) -> Bound:
 def _whole(node: torch.fx.Node, bound: Bound) -> Bound:
     """A node with several results joins only if the region has every result that is used."""
     if isinstance(bound, tuple):
-        for user in node.users:
+        for user in (user for user in node.users if user.users or name_of(user) != GETITEM):
             index = user.args[1] if name_of(user) == GETITEM else None
             if not isinstance(index, int) or index >= len(bound) or bound[index] is None:
                 raise Refused(
@@ -241,4 +245,6 @@ def _filled(scope: Scope, node: torch.fx.Node, number: int, aligned: Frame) -> i
     for tag, size in zip(aligned.tags, aligned.sizes, strict=True):
         if isinstance(tag, Row) and not any(covers(row, tag) or covers(tag, row) for row in scope.draft.rows(number)):
             raise Refused(Reason.NOT_EXPRESSIBLE, f"{name_of(node)}: its rows come from a constant of {size} rows")
+    if any(found not in (1, wanted) for found, wanted in zip(scope.draft.extents(number), cols, strict=True)):
+        raise Refused(Reason.NOT_EXPRESSIBLE, f"{name_of(node)} was traced with another shape than its operands broadcast to")
     return scope.emit.expand(number, cols)

@@ -15,6 +15,7 @@ from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.fx_passes.post_grad import post_grad_passes, view_to_reshape
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from kforge_dynamo.lowering.partition import partition
 from kforge_dynamo.lowering.sizes import size_of
@@ -71,6 +72,27 @@ def capture(function, *args, dynamic=(), train=False) -> list[fx.Graph]:
     return recorder.graphs
 
 
+def trace(function, *args, symbolic=False) -> fx.Graph:
+    """The ATen graph of a function without any decomposition; every size is symbolic under `symbolic`."""
+    return make_fx(function, tracing_mode="symbolic" if symbolic else "fake")(*args).graph
+
+
+def only(partition):
+    """The one region of a partition."""
+    (region,) = partition.regions
+    return region
+
+
+def ops(region) -> list[str]:
+    """The ops of a region's task, in order."""
+    return [node.op for node in region.task.nodes]
+
+
+def reasons(partition) -> dict[str, str]:
+    """Why nodes were left out, by the op they call."""
+    return {rejection.op: rejection.reason.value for rejection in partition.rejections}
+
+
 def _tensors(result) -> list[torch.Tensor]:
     if isinstance(result, torch.Tensor):
         return [result]
@@ -112,12 +134,12 @@ def _value(example, generator):
     return memory.as_strided(shape, strides)
 
 
-def check(graph: fx.Graph, inputs: list | None = None):
+def check(graph: fx.Graph, inputs: list | None = None, **options):
     """Partitions `graph` and compares each region's task, fed as its binding says, with what its nodes computed.
 
     Returns the partition, whose every call is placed exactly once.
     """
-    found = partition(graph)
+    found = partition(graph, **options)
     run = Values(graph)
     with torch.no_grad():
         run.run(*(synthetic(graph) if inputs is None else inputs))
