@@ -101,7 +101,7 @@ def floor_us(task: Task, sizes: tuple[int, ...], target: Target) -> float | None
     """The roofline's time: the larger of operations over the peak of their dtype and bytes over the memory's; None when
     neither peak is known. For fp32 the fastest unit that any allowed scheme could use counts, so it is a true floor."""
     times = []
-    peaks = [peak.value for peak in target.peaks if peak.name.endswith("flops_per_s")]
+    peaks = [peak.value for peak in target.peaks if peak.name.endswith("_flops")]
     if peaks:
         times.append(gemm_flops(task, sizes) / max(peaks) * 1e6)
     bandwidth = target.peak("memory_bytes_per_s")

@@ -67,7 +67,7 @@ class Settings:
     @property
     def searching(self) -> bool:
         """Whether a miss may start a search in this process."""
-        return self.on_miss in ("search", "background", "agent")
+        return self.on_miss in ("search", "background")
 
     @staticmethod
     def parse(options: Mapping[str, Any] | None = None) -> tuple[Settings, dict[str, Any]]:
@@ -162,11 +162,11 @@ ROWS = (
         "on_miss",
         "KFORGE_ON_MISS",
         "str",
-        '"auto", "search", "background", "agent", "fallback" or "error"',
+        '"auto", "search", "background", "fallback" or "error"',
         "auto",
         'What to do for a region without a stored winner. "auto" is "search" in a single main process and "fallback" in forked, '
         "daemonic and multiprocessing children and in one of several ranks.",
-        _one_of("auto", "search", "background", "agent", "fallback", "error"),
+        _one_of("auto", "search", "background", "fallback", "error"),
     ),
     Row(
         "budget_s",
