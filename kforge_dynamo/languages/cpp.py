@@ -67,8 +67,7 @@ class CppLanguage:
 
     @functools.cached_property
     def _version(self) -> str:
-        assert self.compiler is not None
-        done = subprocess.run([self.compiler, "--version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run([self._found(), "--version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         return done.stdout.splitlines()[0] if done.stdout else "unknown version"
 
     def missing(self, target: Target) -> str | None:
@@ -82,7 +81,7 @@ class CppLanguage:
 
     def toolchain(self) -> str:
         """Name and version of the compiler. Raises: ToolchainError when there is none."""
-        return self._version if self._found() else ""
+        return self._version
 
     def build(self, candidate: Candidate, task: Task, target: Target, folder: Path) -> Path:
         """Compiles the candidate's source into `folder`; a library that is there already is kept.
@@ -91,7 +90,7 @@ class CppLanguage:
         """
         del task
         flags = self._flags(target)
-        identity = "\0".join([candidate.source, self.toolchain(), *flags])
+        identity = "\0".join([candidate.source, self._version, *flags])
         artifact = folder / f"kernel-{hashlib.sha256(identity.encode()).hexdigest()[:32]}.so"
         if not artifact.exists():
             folder.mkdir(parents=True, exist_ok=True)

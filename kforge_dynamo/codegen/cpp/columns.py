@@ -52,7 +52,7 @@ class Columns:
         """The partial results that a reduction needs."""
         node = self.program.node(number)
         assert node is not None
-        return {"sum": ("sum",), "mean": ("sum",), "var": ("sum", "square"), "amax": ("high",), "amin": ("low",)}[node.op]
+        return {"amax": ("high",), "amin": ("low",), "var": ("sum", "rest", "square")}.get(node.op, ("sum", "rest"))
 
     def functions(self, index: int) -> list[str]:
         """The two functions of pass `index`; none where it reduces no columns."""
@@ -69,7 +69,7 @@ class Columns:
             for name in names.values():
                 self.memory.add(name, f"{self._block_bound()} * {size}")
             place, pitch = self.place(number)
-            given = ", ".join(f"c.{names[p]} + b * {size}" if p in names else "nullptr" for p in ("sum", "square", "high", "low"))
+            given = ", ".join(f"c.{names[p]} + b * {size}" if p in names else "nullptr" for p in ("sum", "rest", "square", "high", "low"))
             block.append(f"column_parts({place}, {pitch}, count, {size}, {given});")
         for reduction in phase.reductions:
             merge.append(self._merge(reduction))
@@ -91,10 +91,10 @@ class Columns:
         span = f"({size} * t / team), ({size} * (t + 1) / team)"
         if node.op == "var":
             free = float(node.attr("correction"))  # type: ignore[arg-type]
-            return f"merge_var(c, c.part{number}_sum, c.part{number}_square, {stat}, {size}, {span}, {free!r});"
+            return f"merge_var(c, c.part{number}_sum, c.part{number}_rest, c.part{number}_square, {stat}, {size}, {span}, {free!r});"
         if node.op in ("sum", "mean"):
             scale = "(double)(c.rows * c.outer)" if node.op == "mean" else "1.0"
-            return f"merge_sum(c, c.part{number}_sum, {stat}, {size}, {span}, {scale});"
+            return f"merge_sum(c, c.part{number}_sum, c.part{number}_rest, {stat}, {size}, {span}, {scale});"
         part, word = ("high", "max_") if node.op == "amax" else ("low", "min_")
         step = f"[](float a, float b) {{ return {word}(a, b); }}"
         return f"merge_extreme(c, c.part{number}_{part}, {stat}, {size}, {span}, {step});"

@@ -61,6 +61,8 @@ def operands_of(task: Task) -> Operands:
     left, right = task.inputs[lhs], task.inputs[rhs]
     rows = len(right.value.rows)
     k, n = right.value.cols
+    # along a single number any stride will do
+    lhs_k, rhs_k = (("1", "1") if k == 1 else (step_of(left, lhs, rows).text, step_of(right, rhs, rows).text))
     return Operands(
         lhs,
         rhs,
@@ -68,8 +70,8 @@ def operands_of(task: Task) -> Operands:
         k,
         POINTERS[left.value.dtype],
         row_step(task, lhs).text,
-        step_of(left, lhs, rows).text,
-        step_of(right, rhs, rows).text,
+        lhs_k,
+        rhs_k,
         step_of(right, rhs, rows + 1).text,
         batch_axes(task),
     )
@@ -81,7 +83,7 @@ class ProductText:
     to `first + count` and columns `c0` to `c0 + width`, stored at `p`; with `exact` nothing beside them is written.
 
     `before` runs in the entry ahead of the team, `team` is run by all threads first. `whole`: `before` does everything.
-    `own` is the thread's memory of `own_floats` floats. Rows come in multiples of `granule`.
+    `own` is the thread's memory of `own_floats` floats.
     """
 
     functions: str
@@ -89,7 +91,6 @@ class ProductText:
     before: list[str] = field(default_factory=list)
     team: list[str] = field(default_factory=list)
     own_floats: int = 0
-    granule: int = 1
     whole: bool = False
 
     def all_functions(self) -> str:
@@ -134,6 +135,13 @@ def product_text(task: Task, schedule: Schedule, memory: Memory, whole: str, lan
     return text
 
 
+def granule(schedule: Schedule, lanes: int) -> int:
+    """What the rows of a unit are a multiple of: whole tiles, whole panels."""
+    if schedule.product != "own":
+        return 1
+    return schedule.mr if schedule.side == "columns" else schedule.nv * lanes
+
+
 def _text(*names: str) -> str:
     return "\n".join((TEXT / name).read_text() for name in names)
 
@@ -172,7 +180,6 @@ def _own(task: Task, it: Operands, schedule: Schedule, memory: Memory, lanes: in
         facts = f"{lines[2]}, {lines[3]}, {lines[1]}, {it.k}, 0, {panels}"
         text.item.append(f"pack_panels<{schedule.nv}, {schedule.kc}>({packed}, {source}, {facts});")
     if by_columns:
-        text.granule = schedule.mr
         rows = f"{it.left} + first * {it.lhs_row}, {it.lhs_row}, {it.lhs_k}, count"
         text.item.append(f"multiply<{tile}>({packed}, {padded}, {start}, width, {rows}, {it.k_text}, p, pitch, exact, own);")
         return text
@@ -181,7 +188,6 @@ def _own(task: Task, it: Operands, schedule: Schedule, memory: Memory, lanes: in
 
 def _turned(text: ProductText, it: Operands, schedule: Schedule, panel: int, call: str) -> ProductText:
     """Rows along vectors: tiles come out transposed, in strips of columns that stay in the cache until they are turned."""
-    text.granule = panel
     strip = 8 * schedule.mr
     pitch = _rounded(schedule.rows, panel) + 16
     turned = f"own + {text.own_floats}"

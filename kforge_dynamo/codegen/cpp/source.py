@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kforge_dynamo.codegen.cpp.memory import Memory, call_struct, fill_call
 from kforge_dynamo.codegen.cpp.passes import Passes
 from kforge_dynamo.codegen.cpp.phases import Phases, phases_of
-from kforge_dynamo.codegen.cpp.product import TEXT, ProductText, operands_of, product_text
+from kforge_dynamo.codegen.cpp.product import TEXT, ProductText, granule, operands_of, product_text
 from kforge_dynamo.codegen.cpp.program import Program, program_of
 from kforge_dynamo.codegen.cpp.schedule import Schedule
 from kforge_dynamo.records.candidate import Launch, LaunchPlan
@@ -54,7 +54,8 @@ class _Source:
         self.lanes = lanes_of(target)
         self.memory = Memory(task, program)
         self.units = max(1, target.units)
-        self.passes = Passes(task, program, phases, self.memory, self.lanes, schedule.rows, self.units)
+        self.rows = -(-schedule.rows // granule(schedule, self.lanes)) * granule(schedule, self.lanes)
+        self.passes = Passes(task, program, phases, self.memory, self.lanes, self.rows, self.units)
         self.product: ProductText | None = None
         self.whole = ""
         self.offsets: dict[str, int] = {}
@@ -131,10 +132,9 @@ class _Source:
             wanted["work"] = self.product.own_floats
         for index in range(len(self.phases.phases)):
             for number in self.passes.columns.private(index):
-                wanted[f"columns{number}"] = self.schedule.rows * self.program.size(number)
+                wanted[f"columns{number}"] = self.rows * self.program.size(number)
         if self.product is not None and not self.whole:
-            rows = -(-self.schedule.rows // self.product.granule) * self.product.granule
-            wanted["product"] = rows * self._pitch()
+            wanted["product"] = self.rows * self._pitch()
         for name, floats in wanted.items():
             self.offsets[name] = total
             total += -(-floats // 16) * 16
@@ -223,14 +223,13 @@ class _Source:
         k = self.task.axes.index("k") if "k" in self.task.col_axes else None
         lines += [] if k is None else [f"c.k = sizes[{k}];"]
         across = -(-self.n // self.width)
-        granule = self.product.granule if self.product is not None else 1
         lines += [
             f"c.threads = threads < {self.units} ? threads : {self.units};",
             f"long counters[{8 * counters}] = {{}}; c.counters = counters;",
-            f"c.tile_rows = share(c, {self.schedule.rows}, {across}, {granule});",
+            f"c.tile_rows = share(c, {self.rows}, {across}, {granule(self.schedule, self.lanes)});",
             "c.tiles_per_outer = (c.rows + c.tile_rows - 1) / c.tile_rows;",
             f"c.items = c.tiles_per_outer * c.outer * {across};",
-            f"c.block = {'c.tile_rows' if not self.phased else f'share(c, {self.schedule.rows}, 1, 1)'};",
+            f"c.block = {'c.tile_rows' if not self.phased else f'share(c, {self.rows}, 1, 1)'};",
             "c.per_outer = (c.rows + c.block - 1) / c.block; c.blocks = c.per_outer * c.outer;",
         ]
         lines += ["once_0(c);"] if self.phases.phases[0].once else []

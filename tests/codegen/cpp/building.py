@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from kforge_dynamo.records.task import Const, Extent, InputRole, InputSpec, Node, Stride, Task, ValueSpec
 from kforge_dynamo.semantics.table import OPS, Kind
 
-BOOLEAN = frozenset("eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite any all".split())
+BOOLEAN = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not",
+                     "isnan", "isinf", "isfinite", "any", "all"})  # fmt: skip
 
 
 class Building:
@@ -27,6 +28,7 @@ class Building:
         role: InputRole = InputRole.EXTRA,
         strides: Sequence[Stride] | None = None,
     ) -> int:
+        assert not self.nodes, "inputs come before nodes"
         spec = ValueSpec(dtype, tuple(self.axes if rows is None else rows), tuple(cols))
         given = tuple(strides) if strides is not None else row_major(spec)
         self.inputs.append(InputSpec(spec, given, role))

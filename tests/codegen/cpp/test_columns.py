@@ -1,0 +1,100 @@
+"""Reductions over the rows: passes, what is kept between them, means far from zero."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kforge_dynamo.codegen import cpp
+from kforge_dynamo.codegen.cpp import Schedule
+from kforge_dynamo.records.task import Task
+from tests.codegen.cpp.building import Building
+from tests.codegen.cpp.running import NONE, check, judge, launcher, random_inputs, run, target
+from tests.codegen.cpp.test_epilogues import gelu, softmax
+
+SCHEDULES = (
+    Schedule("library", 16),
+    Schedule("library_whole", 16),
+    Schedule("own", 24, 0, "columns", 8, 2, 64),
+    Schedule("own", 40, 48, "rows", 6, 1, 64),
+)
+
+
+def batch_norm(b: Building, x: int) -> tuple[int, int, int]:
+    var, mean = b.reduce("var", x, "rows", correction=0.0), b.reduce("mean", x, "rows")
+    return b.op("mul", b.op("sub", x, mean), b.op("rsqrt", b.op("add", var, 1e-5))), mean, var
+
+
+def norm_task() -> Task:
+    b = Building()
+    x = b.op("mul", b.linear(24, 70), 1.5)
+    y, mean, var = batch_norm(b, x)
+    return b.task(softmax(b, gelu(b, y)), mean, var, b.reduce("amax", b.op("tanh", x), "rows"))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: f"{s.product}-{s.side}")
+def test_batch_statistics_match_for_any_number_of_rows(schedule):
+    task = norm_task()
+    launch = launcher(task, schedule)
+    for m in (2, 15, 16, 17, 100, 333):
+        for threads in (1, 2):
+            inputs = random_inputs(task, {"m": m}, seed=m)
+            judge(task, {"m": m}, inputs, run(task, launch, {"m": m}, inputs, threads))
+
+
+def test_statistics_of_values_far_from_zero_keep_their_digits():
+    b = Building()
+    x = b.input((40,))
+    y, mean, var = batch_norm(b, x)
+    task = b.task(y, mean, var)
+    inputs = random_inputs(task, {"m": 500})
+    inputs[0] += 1000.0
+    judge(task, {"m": 500}, inputs, run(task, launcher(task, NONE), {"m": 500}, inputs))
+
+
+def test_all_reductions_over_rows_match():
+    b = Building()
+    x = b.input((3, 20))
+    found = [b.reduce(name, x, "rows") for name in ("sum", "mean", "amax", "amin", "var")]
+    again = b.reduce("sum", b.op("mul", x, b.op("sub", x, found[1])), "rows")
+    check(b.task(*found, again, b.op("div", x, b.op("add", b.op("abs", again), 1.0))), {"m": 150}, NONE)
+
+
+def test_reductions_over_rows_of_rows_reductions_match():
+    """A sum over the row first, then over the rows, with a batch of row axes."""
+    b = Building(("b", "m"))
+    x = b.input((30,))
+    total = b.reduce("sum", b.op("exp", x), (0,))
+    spread = b.reduce("amax", total, "rows")
+    check(b.task(b.op("div", total, spread), b.op("mul", x, spread)), {"b": 3, "m": 9}, NONE)
+
+
+def test_only_statistics_as_outputs_match():
+    b = Building()
+    x = b.linear(24, 33)
+    check(b.task(b.reduce("mean", x, "rows"), b.reduce("var", b.op("relu", x), "rows", correction=1.0)), {"m": 90}, SCHEDULES[0])
+
+
+def test_rows_with_nan_spoil_only_their_columns():
+    b = Building()
+    x = b.input((20,))
+    task = b.task(*batch_norm(b, x), b.reduce("amax", x, "rows"))
+    inputs = random_inputs(task, {"m": 40})
+    inputs[0][7, 3] = float("nan")
+    judge(task, {"m": 40}, inputs, run(task, launcher(task, NONE), {"m": 40}, inputs))
+
+
+def test_bits_of_statistics_are_the_same_in_every_run():
+    task = norm_task()
+    launch = launcher(task, SCHEDULES[2])
+    inputs = random_inputs(task, {"m": 333})
+    first = run(task, launch, {"m": 333}, inputs)
+    for _ in range(5):
+        assert all(torch.equal(a, b) for a, b in zip(first, run(task, launch, {"m": 333}, inputs), strict=True))
+
+
+def test_a_reduction_over_rows_that_is_not_written_is_refused():
+    b = Building()
+    x = b.input((20,))
+    sentence = cpp.rejects(b.task(b.reduce("argmax", x, "rows")), target())
+    assert sentence is not None and "argmax over the rows" in sentence
