@@ -61,12 +61,15 @@ class Builder:
         return Task(self.row_axes, self.col_axes, tuple(self.inputs), tuple(self.nodes), outputs)
 
 
-def linear(k=48, n=64, dtype="float32", bias=True, transposed=True) -> tuple[Builder, int]:
-    """A builder that holds a linear layer, and the number of its product."""
+def linear(k=48, n=64, dtype="float32", bias=True, transposed=True, extras=()) -> tuple[Builder, int]:
+    """A builder that holds a linear layer, and the number of its product. `extras` are (rows, cols) of further inputs: the
+    numbers from 3 on (from 2 without a bias)."""
     b = Builder()
     x = b.input(("m",), (k,), InputRole.LHS, dtype)
     w = b.input((1,), (k, n), InputRole.RHS, dtype, (0, 1, "dense") if transposed else (0, "dense", 1))
     c = b.input((1,), (n,), InputRole.EXTRA, dtype) if bias else None
+    for rows, cols in extras:
+        b.input(rows, cols)
     return b, b.gemm(x, w, c)
 
 

@@ -1,0 +1,12 @@
+"""Checks in this process run on one thread, as in the worker: they are many short operations."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
