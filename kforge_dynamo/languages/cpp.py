@@ -105,14 +105,14 @@ class CppLanguage:
         before = _openmp_runtimes()
         try:
             library = ctypes.CDLL(str(artifact))
-            entry = library.kforge_entry
+            launcher = prepare(library, candidate.plan, task, raw_dims)
         except (OSError, AttributeError) as error:
             raise BuildError(f"{artifact.name} does not load: {error}") from error
         if len(_openmp_runtimes()) > max(1, len(before)):
             raise BuildError(f"{artifact.name} loads a second OpenMP runtime beside torch's; build it with g++ -fopenmp")
         if candidate.plan.library:
             _bind_library(library)
-        return prepare(entry, candidate.plan, task, raw_dims)
+        return launcher
 
     def _found(self) -> str:
         if self.compiler is None:

@@ -1,7 +1,7 @@
 """The call path of a C++ kernel: everything that does not change between calls is laid out once.
 
-A call fills one block of 64-bit integers (pointers, sizes, strides) and enters the library; ctypes releases the GIL there.
-Blocks and scratch memory are taken from lists and put back (both atomic), so threads never share one while it is in use.
+A call fills one block of 64-bit integers (pointers, threads, sizes, strides) and enters the library; ctypes releases the GIL
+there. Blocks and scratch memory are taken from lists and put back (both atomic), so threads never share one that is in use.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -19,79 +18,137 @@ from kforge_dynamo.records.expression import compile_sizes
 from kforge_dynamo.records.task import InputSpec, Task
 
 _ALIGNMENT = 4096
+_KEPT_BYTES = 1 << 18
+"""A kernel's scratch up to this size stays with its block; larger scratch is shared by all kernels."""
 _BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
-_spare: list[tuple[int, int, torch.Tensor]] = []
-"""Scratch memory that no call is using: aligned address, bytes, and the tensor that owns it. Shared by all kernels."""
+
+
+class _Scratch:
+    """Memory at `address`, aligned to a page, of `size` bytes."""
+
+    __slots__ = ("address", "owner", "size")
+
+    def __init__(self, size: int) -> None:
+        self.owner = torch.empty(size + _ALIGNMENT, dtype=torch.uint8)
+        self.address = -(-self.owner.data_ptr() // _ALIGNMENT) * _ALIGNMENT
+        self.size = size
+
+
+_spare: list[_Scratch] = []
+"""Large scratch that no call is using."""
 
 
 class _Block:
-    """The integers of one call, and ctypes pointers to their parts."""
+    """The integers of one call: inputs, outputs, threads, buffers, sizes, strides; and what the last call left in them."""
 
-    def __init__(self, inputs: int, outputs: int, buffers: int, sizes: int, strides: Sequence[int]) -> None:
-        counts = (inputs, outputs, buffers, sizes, len(strides))
-        self.memory = (ctypes.c_int64 * max(1, sum(counts)))()
+    __slots__ = ("arguments", "memory", "need", "offsets", "scratch", "sizes")
+
+    def __init__(self, counts: Sequence[int], strides: Sequence[int]) -> None:
+        reads, writes, buffers, axes = counts
+        self.memory = (ctypes.c_int64 * (reads + writes + 1 + buffers + axes + max(1, len(strides))))()
         base = ctypes.addressof(self.memory)
-        starts = [8 * sum(counts[:i]) for i in range(5)]
-        self.pointers = tuple(ctypes.c_void_p(base + start) for start in starts)
-        for offset, stride in enumerate(strides):
-            self.memory[starts[4] // 8 + offset] = stride
+        starts = (0, reads, reads + writes + 1, reads + writes + 1 + buffers, reads + writes + 1 + buffers + axes)
+        self.arguments = tuple(ctypes.c_void_p(base + 8 * start) for start in starts)
+        self.memory[starts[4] : starts[4] + len(strides)] = list(strides)
         self.sizes: tuple[int, ...] | None = None
         self.offsets: tuple[int, ...] = ()
         self.need = 0
+        self.scratch: _Scratch | None = None
 
 
-def prepare(entry: Any, plan: LaunchPlan, task: Task, raw_dims: RawDims) -> Launcher:
-    """A launcher for the C function `entry`. Raises: RecordError for a size expression that is none."""
-    entry.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int]
-    entry.restype = None
-    reads, writes, buffers, axes = len(task.inputs), len(task.outputs), len(plan.buffers), len(task.axes)
+def prepare(library: ctypes.CDLL, plan: LaunchPlan, task: Task, raw_dims: RawDims) -> Launcher:
+    """A launcher for the library's `kforge_entry`. Raises: RecordError for a size expression that is none, AttributeError."""
+    counts = (len(task.inputs), len(task.outputs), len(plan.buffers), len(task.axes))
     fixed, read = _strides(task, raw_dims)
-    layout = _layout(plan.buffers, task)
-    zeroed = [i for i, buffer in enumerate(plan.buffers) if buffer.zeroed]
-    pack_io = struct.Struct(f"={reads + writes}q").pack_into
-    pack_sizes, sizes_at = struct.Struct(f"={axes}q").pack_into, 8 * (reads + writes + buffers)
-    pack_buffers, buffers_at = struct.Struct(f"={buffers}q").pack_into, 8 * (reads + writes)
-    strides_at = reads + writes + buffers + axes
+    read = [(sum(counts) + 1 + slot, index, dimension) for slot, index, dimension in read]
+    pack = struct.Struct(f"={counts[0] + counts[1] + 1}q").pack_into
+    settle = _settle(plan, task, counts)
+    enter = _enter(library, counts)
+    scratched, zeroed = bool(plan.buffers), any(buffer.zeroed for buffer in plan.buffers)
+    fill = _fill(plan, counts)
     threads = torch.get_num_threads
     blocks: list[_Block] = []
 
     def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
-        block = blocks.pop() if blocks else _Block(reads, writes, buffers, axes, fixed)
+        block = blocks.pop() if blocks else _Block(counts, fixed)
         memory = block.memory
-        pack_io(memory, 0, *[x.data_ptr() for x in inputs], *[x.data_ptr() for x in outputs])
+        pack(memory, 0, *[x.data_ptr() for x in inputs], *[x.data_ptr() for x in outputs], threads())
         for slot, index, dimension in read:
-            memory[strides_at + slot] = inputs[index].stride(dimension)
-        if block.sizes != sizes:
-            block.sizes = tuple(sizes)
-            pack_sizes(memory, sizes_at, *sizes)
-            block.offsets, block.need = layout(*sizes)
-        if not buffers:
-            entry(*block.pointers, threads())
+            memory[slot] = inputs[index].stride(dimension)
+        if block.sizes != (now := tuple(sizes)):
+            settle(block, now)
+        if not scratched or (block.scratch is not None and not zeroed):
+            enter(block)
         else:
-            scratch = _scratch(block.need)
-            base = scratch[0]
-            pack_buffers(memory, buffers_at, *[base + offset for offset in block.offsets])
-            for index in zeroed:
-                end = block.offsets[index + 1] if index + 1 < buffers else block.need
-                ctypes.memset(base + block.offsets[index], 0, end - block.offsets[index])
-            entry(*block.pointers, threads())
-            _spare.append(scratch)
+            fill(block, enter)
         blocks.append(block)
 
     return launch
 
 
-def _scratch(need: int) -> tuple[int, int, torch.Tensor]:
+def _enter(library: ctypes.CDLL, counts: Sequence[int]) -> Callable[[_Block], None]:
+    """Enters the library by its `kforge_call`, which unpacks the block itself, or else by its entry."""
+    entry = library.kforge_entry
+    entry.argtypes, entry.restype = [ctypes.c_void_p] * 5 + [ctypes.c_int], None
+    at = counts[0] + counts[1]
+    try:
+        call = library.kforge_call
+    except AttributeError:
+        return lambda block: entry(*block.arguments, block.memory[at])
+    call.argtypes, call.restype = [ctypes.c_void_p], None
+    return lambda block: call(block.arguments[0])
+
+
+def _settle(plan: LaunchPlan, task: Task, counts: Sequence[int]) -> Callable[[_Block, tuple[int, ...]], None]:
+    """Writes new sizes into a block, and lays the buffers out for them."""
+    layout = _layout(plan.buffers, task)
+    reads, writes, buffers, _ = counts
+    at = reads + writes + 1 + buffers
+
+    def settle(block: _Block, sizes: tuple[int, ...]) -> None:
+        block.memory[at : at + len(sizes)] = list(sizes)
+        block.offsets, block.need = layout(*sizes)
+        block.scratch = None
+        if buffers and block.need <= _KEPT_BYTES:
+            block.scratch = _Scratch(block.need)
+            _point(block, block.scratch, at - buffers)
+        block.sizes = sizes
+
+    return settle
+
+
+def _point(block: _Block, scratch: _Scratch, at: int) -> None:
+    for slot, offset in enumerate(block.offsets, at):
+        block.memory[slot] = scratch.address + offset
+
+
+def _fill(plan: LaunchPlan, counts: Sequence[int]) -> Callable[[_Block, Callable[[_Block], None]], None]:
+    """Runs a block whose scratch is shared or has to be zeroed first."""
+    at = counts[0] + counts[1] + 1
+    zeroed = [index for index, buffer in enumerate(plan.buffers) if buffer.zeroed]
+
+    def fill(block: _Block, enter: Callable[[_Block], None]) -> None:
+        scratch = block.scratch
+        if scratch is None:
+            scratch = _taken(block.need)
+            _point(block, scratch, at)
+        for index in zeroed:
+            end = (*block.offsets, block.need)[index + 1]
+            ctypes.memset(scratch.address + block.offsets[index], 0, end - block.offsets[index])
+        enter(block)
+        if scratch is not block.scratch:
+            _spare.append(scratch)
+
+    return fill
+
+
+def _taken(need: int) -> _Scratch:
     """Memory of at least `need` bytes that nobody else uses."""
     try:
         found = _spare.pop()
     except IndexError:
-        found = None
-    if found is not None and found[1] >= need:
-        return found
-    owner = torch.empty(need + _ALIGNMENT, dtype=torch.uint8)
-    address = -(-owner.data_ptr() // _ALIGNMENT) * _ALIGNMENT
-    return address, need, owner
+        return _Scratch(need)
+    return found if found.size >= need else _Scratch(need)
 
 
 def _layout(buffers: Sequence[Buffer], task: Task) -> Callable[..., tuple[tuple[int, ...], int]]:

@@ -69,7 +69,9 @@ class Columns:
             for name in names.values():
                 self.memory.add(name, f"{self._block_bound()} * {size}")
             place, pitch = self.place(number)
-            given = ", ".join(f"c.{names[p]} + b * {size}" if p in names else "nullptr" for p in ("sum", "rest", "square", "high", "low"))
+            given = ", ".join(
+                f"c.{names[p]} + b * {size}" if p in names else "nullptr" for p in ("sum", "rest", "square", "high", "low")
+            )
             block.append(f"column_parts({place}, {pitch}, count, {size}, {given});")
         for reduction in phase.reductions:
             merge.append(self._merge(reduction))
@@ -91,7 +93,9 @@ class Columns:
         span = f"({size} * t / team), ({size} * (t + 1) / team)"
         if node.op == "var":
             free = float(node.attr("correction"))  # type: ignore[arg-type]
-            return f"merge_var(c, c.part{number}_sum, c.part{number}_rest, c.part{number}_square, {stat}, {size}, {span}, {free!r});"
+            return (
+                f"merge_var(c, c.part{number}_sum, c.part{number}_rest, c.part{number}_square, {stat}, {size}, {span}, {free!r});"
+            )
         if node.op in ("sum", "mean"):
             scale = "(double)(c.rows * c.outer)" if node.op == "mean" else "1.0"
             return f"merge_sum(c, c.part{number}_sum, c.part{number}_rest, {stat}, {size}, {span}, {scale});"

@@ -62,7 +62,7 @@ def operands_of(task: Task) -> Operands:
     rows = len(right.value.rows)
     k, n = right.value.cols
     # along a single number any stride will do
-    lhs_k, rhs_k = (("1", "1") if k == 1 else (step_of(left, lhs, rows).text, step_of(right, rhs, rows).text))
+    lhs_k, rhs_k = ("1", "1") if k == 1 else (step_of(left, lhs, rows).text, step_of(right, rhs, rows).text)
     return Operands(
         lhs,
         rhs,

@@ -224,7 +224,7 @@ class _Source:
         lines += [] if k is None else [f"c.k = sizes[{k}];"]
         across = -(-self.n // self.width)
         lines += [
-            f"c.threads = threads < {self.units} ? threads : {self.units};",
+            f"c.threads = useful(threads < {self.units} ? threads : {self.units}, {self._work_text()});",
             f"long counters[{8 * counters}] = {{}}; c.counters = counters;",
             f"c.tile_rows = share(c, {self.rows}, {across}, {granule(self.schedule, self.lanes)});",
             "c.tiles_per_outer = (c.rows + c.tile_rows - 1) / c.tile_rows;",
@@ -234,10 +234,29 @@ class _Source:
         ]
         lines += ["once_0(c);"] if self.phases.phases[0].once else []
         lines += [*(self.product.before if self.product is not None else ()), "run(c);", "}\n"]
-        return RUN + "\n".join(lines)
+        return RUN + "\n".join(lines) + self._call()
+
+    def _work_text(self) -> str:
+        """Additions and multiplications of a call, roughly: the product, and 8 for each node and element of the epilogue."""
+        depth = "0.0" if self.product is None else f"2.0 * {operands_of(self.task).k_text}"
+        return f"(double)c.rows * c.outer * {self.n} * ({depth} + {8 * len(self.program.nodes)}.0)"
+
+    def _call(self) -> str:
+        """The entry for a caller that keeps its arguments in one block: inputs, outputs, threads, buffers, sizes, strides."""
+        reads, writes, buffers = len(self.task.inputs), len(self.task.outputs), len(self.memory.buffers)
+        at = reads + writes + 1
+        places = f"(void* const*)b, (void* const*)(b + {reads}), (void* const*)(b + {at}), b + {at + buffers}, "
+        places += f"b + {at + buffers + len(self.task.axes)}, (int)b[{at - 1}]"
+        head = 'extern "C" __attribute__((visibility("default"))) void kforge_call(const int64_t* b)'
+        return f"{head} {{ kforge_entry({places}); }}\n"
 
 
 RUN = """
+// A thread is worth its start only with enough to do: about the time that a team needs to meet.
+static int useful(int threads, double work) {
+  const double most = 1 + work / 2.5e5;
+  return threads < most ? threads : (int)most;
+}
 // Rows of a unit: at most `most`, a multiple of `granule`, and few enough that every thread gets a unit.
 static long share(const Call& c, long most, long across, long granule) {
   const long units = c.outer * across > 0 ? c.outer * across : 1, parts = (c.threads + units - 1) / units;
