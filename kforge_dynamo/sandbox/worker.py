@@ -66,7 +66,7 @@ class Worker:
     """
 
     def __init__(
-        self, environment: Environment, device: str, threads: int, languages: str = "kforge_dynamo.languages:LANGUAGES"
+        self, environment: Environment, device: str, threads: int, languages: str = "kforge_dynamo.languages.table:LANGUAGES"
     ) -> None:
         self._environment, self._device, self._threads, self._languages = environment, device, threads, languages
         self._running: _Running | None = None
