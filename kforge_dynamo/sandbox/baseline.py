@@ -40,10 +40,11 @@ _OFF: dict[str, Any] = {"triton.cudagraphs": False, "cpp_wrapper": False, "fx_wr
 _PASSES = ("post_grad_custom_pre_pass", "post_grad_custom_post_pass", "joint_custom_pre_pass", "joint_custom_post_pass")
 
 
-def compile_region(task: Task, sizes: Sequence[int], device: torch.device, mode: str, options: str) -> Compiled:
+def compile_region(task: Task, sizes: Sequence[int], device: torch.device, mode: str, options: str, threads: int) -> Compiled:
     """The region compiled by Inductor for these sizes and the strides of the task's inputs.
 
-    `mode` is torch.compile's, "default" for none; `options` a JSON object of Inductor's options. Raises what Inductor raises.
+    `mode` is torch.compile's, "default" for none; `options` a JSON object of Inductor's options; `threads` what C++ code is
+    made for (torch's number would be read in this thread, where it may differ). Raises what Inductor raises.
     """
     axes = dict(zip(task.axes, sizes, strict=True))
 
@@ -54,7 +55,7 @@ def compile_region(task: Task, sizes: Sequence[int], device: torch.device, mode:
     with fake, torch.no_grad():
         fakes = [_example(item, full_shape(item, axes), device) for item in task.inputs]
         graph = make_fx(region, decomposition_table=select_decomp_table(), tracing_mode="real")(*fakes)
-    with torch.no_grad(), config.patch(_patches(mode, options)), fake, tracing(TracingContext(fake)):
+    with torch.no_grad(), config.patch(_patches(mode, options, threads)), fake, tracing(TracingContext(fake)):
         compiled: Compiled = compile_fx_inner(graph, fakes, is_inference=True)
     return compiled
 
@@ -89,8 +90,9 @@ def anchor_of(task: Task) -> tuple[Task, tuple[int, ...]] | None:
     return replace(bare, inputs=tuple(task.inputs[old] for old in used), nodes=(node,), outputs=(len(used),)), used
 
 
-def _patches(mode: str, options: str) -> dict[str, Any]:
-    chosen: dict[str, Any] = {} if mode in ("", "default") else dict(list_mode_options(mode))
+def _patches(mode: str, options: str, threads: int) -> dict[str, Any]:
+    chosen: dict[str, Any] = {"cpp.threads": threads}
+    chosen |= {} if mode in ("", "default") else dict(list_mode_options(mode))
     chosen.update(json.loads(options or "{}"))
     for name in _PASSES:
         chosen.pop(name, None)

@@ -135,7 +135,7 @@ class Evaluator:
     def _start_rivals(self, request: Request) -> Future[Rivals]:
         key = (digest(request.task) + digest(request.numerics), f"{request.sizes}:{request.mode}:{request.inductor}")
         if key not in self._rivals:
-            self._rivals[key] = self._compiling.submit(_compile_rivals, request, self._device)
+            self._rivals[key] = self._compiling.submit(_compile_rivals, request, self._device, self._threads)
         return self._rivals[key]
 
     def _race(self, request: Request, bench: Bench, launcher: Launcher, future: Future[Rivals], verdict: Verdict) -> Trial:
@@ -164,14 +164,14 @@ def _usable(classes: Sequence[InputClass], judged: Discrimination) -> tuple[Inpu
     return tuple(chosen for chosen in classes if chosen.name in names) or judged.classes
 
 
-def _compile_rivals(request: Request, device: torch.device) -> Rivals:
+def _compile_rivals(request: Request, device: torch.device, threads: int) -> Rivals:
     if device.type == "cuda":
         torch.cuda.set_device(device)  # the current device is a thread's own
-    region = compile_region(request.task, request.sizes, device, request.mode, request.inductor)
+    region = compile_region(request.task, request.sizes, device, request.mode, request.inductor, threads)
     bare = anchor_of(request.task)
     if bare is None:
         return Rivals(region, None, ())
     task, used = bare
     axes = dict(zip(request.task.axes, request.sizes, strict=True))
     sizes = tuple(axes[axis] for axis in task.axes)
-    return Rivals(region, compile_region(task, sizes, device, request.mode, request.inductor), used)
+    return Rivals(region, compile_region(task, sizes, device, request.mode, request.inductor, threads), used)

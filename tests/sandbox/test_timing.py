@@ -197,7 +197,7 @@ def test_compile_region_equals_the_evaluator(make):
     axes = dict(zip(task.axes, sizes, strict=True))
     expected = evaluate(task, drawn, axes)
     strided = [torch.empty_strided(t.shape, s, dtype=t.dtype).copy_(t) for t, s in zip(drawn, layouts(task, sizes), strict=True)]
-    found = compile_region(task, sizes, CPU_DEVICE, "default", "{}")([*strided])
+    found = compile_region(task, sizes, CPU_DEVICE, "default", "{}", 2)([*strided])
     assert len(found) == len(expected)
     for left, right in zip(found, expected, strict=True):
         assert torch.allclose(left, right, rtol=1e-5, atol=1e-6)
