@@ -25,7 +25,7 @@ from kforge_dynamo.records.task import Task
 from kforge_dynamo.sandbox.bench import Bench
 from kforge_dynamo.sandbox.dissect import Mutant, mutants
 from kforge_dynamo.sandbox.gate import Truth, half_ulp, smallest
-from kforge_dynamo.sandbox.inputs import CLASSES, EXTRA_SCALES, InputClass
+from kforge_dynamo.sandbox.inputs import CLASSES, EXTRA_SCALES, STRICT, InputClass
 from kforge_dynamo.sandbox.oracle import Parts
 from kforge_dynamo.sandbox.rows import flop
 from kforge_dynamo.sandbox.verify import judge_outputs
@@ -90,7 +90,8 @@ def discriminate(bench: Bench, sizes: Sequence[int]) -> Discrimination:
     """Judges the mutants of the task of `bench` at (few rows of) `sizes`."""
     small = few_rows(bench.task, sizes)
     state = _State(_suspects(bench.parts))
-    for chosen in CLASSES:
+    strict = (STRICT,) if bench.numerics.fp32 == "strict" and bench.task.anchor is not None else ()
+    for chosen in (*CLASSES, *strict):
         _try_class(bench, small, chosen, state, always=True)
     for chosen in EXTRA_SCALES:
         if all(suspect.caught for suspect in state.suspects):

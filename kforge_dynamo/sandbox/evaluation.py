@@ -65,6 +65,9 @@ class Evaluator:
         lack = shortage(request.task, _largest(request), self._device, request.memory_bytes)
         if lack is not None:
             return _trial(request, Verdict(Status.NOT_TESTABLE, None, None, "memory", lack))
+        refused = _refused(request)
+        if refused is not None:
+            return _trial(request, refused)
         rivals = self._start_rivals(request) if request.time else None
         bench = self._bench(request)
         self._say("discrimination")
@@ -135,7 +138,11 @@ class Evaluator:
     def _start_rivals(self, request: Request) -> Future[Rivals]:
         key = (digest(request.task) + digest(request.numerics), f"{request.sizes}:{request.mode}:{request.inductor}")
         if key not in self._rivals:
+            alone = "max" in request.mode or "max_autotune" in request.inductor
             self._rivals[key] = self._compiling.submit(_compile_rivals, request, self._device, self._threads)
+            if alone:  # it times kernels of its own, beside which nothing else should run
+                self._say("Inductor's autotuning")
+                self._rivals[key].exception()
         return self._rivals[key]
 
     def _race(self, request: Request, bench: Bench, launcher: Launcher, future: Future[Rivals], verdict: Verdict) -> Trial:
@@ -148,6 +155,17 @@ class Evaluator:
         self._say("timing")
         refused, timings = race(request, launcher, bench, future.result())
         return _trial(request, refused or verdict, timings)
+
+
+def _refused(request: Request) -> Verdict | None:
+    """What no check can change."""
+    if 0 in request.sizes:
+        words = "not testable: a size is 0, there is nothing to compute"
+        return Verdict(Status.NOT_TESTABLE, None, None, "sizes", words)
+    if request.numerics.deterministic and request.candidate.plan.atomics:
+        words = "deterministic algorithms are asked for, and the plan declares atomic additions"
+        return Verdict(Status.REJECTED, None, None, "plan", words)
+    return None
 
 
 def _trial(request: Request, verdict: Verdict, timings: tuple[Timings, ...] = ()) -> Trial:

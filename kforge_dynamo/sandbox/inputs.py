@@ -13,9 +13,11 @@
 | one_hot | one 1 a row | N(0, 1) | N(0, 1) |
 | integers | {0, 1} | {0, 1} | {0, 1}; masks of 0 and -inf |
 | non_finite | unit with one NaN, one +inf and one -inf in the first rows | | |
+| outlier | unit with one column times 2^20 | unit, half of its columns 0 there | N(0, 1) |
 
 `same_sign` is there because truncation while accumulating is a bias that zero-mean data average out, `non_finite` because
 maxima, comparisons and split products treat NaN and infinity by rules of their own; that class proves nothing by itself.
+`outlier` is for the setting "strict" alone: a large column that meets zeros must not cost the other terms their digits.
 Seeds come from the operating system once a worker, so no candidate knows the values.
 """
 
@@ -63,12 +65,13 @@ CLASSES: tuple[InputClass, ...] = (
     InputClass("integers", "integers", masks=True, exact=True),
     InputClass("non_finite", "unit", counts=False),
 )
+STRICT = InputClass("outlier", "outlier")
 EXTRA_SCALES: tuple[InputClass, ...] = tuple(
     InputClass(f"unit_x{scale:g}", "unit", by_row=scale) for scale in (3.0, 10.0, 30.0, 100.0, 0.1, 1e-2)
 )
 """Tried where a mutant passes on every class: one of them makes most clamps and thresholds bind."""
 
-BY_NAME = {item.name: item for item in (*CLASSES, *EXTRA_SCALES)}
+BY_NAME = {item.name: item for item in (*CLASSES, *EXTRA_SCALES, STRICT)}
 
 
 class Seeds:
@@ -111,6 +114,8 @@ class _Draws:
         self._task, self._axes, self._chosen = task, axes, chosen
         self._generator, self._device = generator, device
         self._row_rank = len(task.row_axes)
+        halves = any(item.value.dtype == "float16" for item in task.inputs)
+        self._outlier = 8.0 if halves else 20.0
 
     def one(self, item: InputSpec, values: Values) -> torch.Tensor:
         shape = drawn_shape(item, self._axes)
@@ -165,6 +170,10 @@ class _Draws:
         if base == "equal_rows":
             alike = (1,) * self._row_rank + shape[self._row_rank :]
             return self._randn(alike).expand(shape).contiguous()
+        if base == "outlier":
+            x = self._randn(shape)
+            x[..., shape[-1] // 2] *= 2.0**self._outlier
+            return x
         if base == "one_hot":
             return torch.zeros(shape, device=self._device).scatter_(-1, self._hot(shape), 1.0)
         return self._randn(shape)
@@ -180,6 +189,10 @@ class _Draws:
         scale = float(max(shape[-2], 1) ** -0.5)
         if base == "uniform":
             return (self._rand(shape) * 2 - 1) * scale
+        if base == "outlier":
+            x = self._randn(shape) * scale
+            x[..., shape[-2] // 2, ::2] = 0.0
+            return x
         return (self._rand(shape) if base == "same_sign" else self._randn(shape)) * scale
 
     def _other(self, base: str, shape: tuple[int, ...]) -> torch.Tensor:

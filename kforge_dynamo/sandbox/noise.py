@@ -14,11 +14,12 @@ eager has bit for bit are demanded by a rule of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
 
-from kforge_dynamo.records.task import Task
+from kforge_dynamo.records.task import InputRole, InputSpec, Node, Task
 from kforge_dynamo.sandbox.dissect import numbers, prune
 from kforge_dynamo.sandbox.rows import evaluate_in_blocks
 from kforge_dynamo.semantics.evaluate import Mode, Policy
@@ -33,9 +34,13 @@ def noise_scales(
     sizes: Sequence[int],
     exact: Sequence[torch.Tensor],
     plain: Sequence[torch.Tensor],
+    strict: bool,
 ) -> list[torch.Tensor]:
     """The standard deviation of the error of each value of the cut: the product's as eager computes it, and at least what
-    rounding to its dtype leaves, a quarter ulp. Values that are no products (inputs of a pure epilogue) have the latter."""
+    rounding to its dtype leaves, a quarter ulp. Values that are no products (inputs of a pure epilogue) have the latter.
+
+    With `strict` the scale of an element comes from its own terms instead of its row's and its column's norms.
+    """
     scales = []
     for number, wide, narrow in zip(cut, exact, plain, strict=True):
         size = wide.abs().nan_to_num_(0.0, 0.0, 0.0)
@@ -43,7 +48,7 @@ def noise_scales(
         if number < len(task.inputs):
             scales.append(least)
             continue
-        norms, added, least_factor = _norms(task, number, inputs, sizes)
+        norms, added, least_factor = _norms(task, number, inputs, sizes, strict)
         reached = torch.maximum(size, (wide - added).abs_().nan_to_num_(0.0, 0.0, 0.0))
         carried = (norms.square() + 2.0 * reached.square()).sqrt_()
         found = _factor((narrow.double() - wide).abs_(), carried)
@@ -61,18 +66,32 @@ def noise_shape(task: Task, number: int, shape: Sequence[int], alike: bool) -> t
 
 
 def _norms(
-    task: Task, number: int, inputs: Sequence[torch.Tensor], sizes: Sequence[int]
+    task: Task, number: int, inputs: Sequence[torch.Tensor], sizes: Sequence[int], strict: bool
 ) -> tuple[torch.Tensor, torch.Tensor | float, float]:
     """Norm of each row of the left operand times norm of each column of the right one over the root of K, broadcast to the
-    product; what is added to the product; and the least factor, eps sqrt(terms / 72)."""
+    product (with `strict` the norm of the terms themselves); what is added to the product; and the least factor,
+    eps sqrt(terms / 72)."""
     node = task.nodes[number - len(task.inputs)]
     lhs, rhs, *bias = evaluate_in_blocks(prune(task, numbers(node.args)), inputs, sizes, Policy(Mode.ORACLE))
     left = lhs.nan_to_num(0.0, 0.0, 0.0).square().mean(dim=-1, keepdim=True).sqrt_()
     right = rhs.nan_to_num(0.0, 0.0, 0.0).square().sum(dim=-2).sqrt_()
-    norms = left * right * abs(cast(float, node.attr("alpha")))
+    norms = left * right
+    if strict:
+        norms = _norm_of_terms(task, node, lhs, rhs, sizes)
+    norms = norms * abs(cast(float, node.attr("alpha")))
     terms = min(float((lhs != 0).double().mean()) * lhs.shape[-1], _MOST_TERMS)
     least = torch.finfo(torch.float32).eps * (terms / 72.0) ** 0.5  # a rounding has the variance eps^2 / 12, see above
     return norms, bias[0] * cast(float, node.attr("beta")) if bias else 0.0, least
+
+
+def _norm_of_terms(task: Task, node: Node, lhs: torch.Tensor, rhs: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """sqrt(sum of (a_ik b_kj)^2) of every element of the product."""
+    specs = [task.value(number) for number in numbers(node.args)[:2]]
+    dense = [InputSpec(spec, ("dense",) * len(spec.shape), role) for spec, role in zip(specs, InputRole, strict=False)]
+    gemm = replace(node, args=(0, 1), attrs=(("alpha", 1.0), ("beta", 1.0)))
+    squares = Task(task.row_axes, task.col_axes, tuple(dense), (gemm,), (2,))
+    operands = [operand.nan_to_num(0.0, 0.0, 0.0).square_() for operand in (lhs, rhs)]
+    return evaluate_in_blocks(squares, operands, sizes, Policy(Mode.ORACLE))[0].sqrt_()
 
 
 def _factor(error: torch.Tensor, carried: torch.Tensor) -> float:

@@ -85,13 +85,14 @@ class Draws:
 @dataclass(frozen=True, slots=True)
 class Setting:
     """How a draw is to be judged: `exact` asks for equality where eager has it, `alike` says that all rows of the left
-    operand are equal; `seed` feeds the noise, `where` names the draw."""
+    operand are equal; `seed` feeds the noise, of which there are at most `most_draws`; `where` names the draw."""
 
     numerics: Numerics
     where: str
     exact: bool
     alike: bool
     seed: int
+    most_draws: int = 7
 
 
 def truths(
@@ -113,8 +114,7 @@ def _truths_at(
     """The truth of the sampled rows, of all where there is no sample."""
     seen = list(inputs) if sampled is None else select(parts.task, inputs, sampled.rows)
     few = tuple(sizes) if sampled is None else sampled.sizes
-    generator = torch.Generator(inputs[0].device).manual_seed(setting.seed)
-    draws = _draws(parts, setting.numerics, few, seen, setting.alike, generator)
+    draws = _draws(parts, setting, few, seen)
     found = []
     for place, number in enumerate(parts.task.outputs):
         spec = parts.task.value(number)
@@ -137,14 +137,9 @@ def _flat(tensor: torch.Tensor, rank: int) -> torch.Tensor:
     return tensor.reshape(tensor.shape[:rank].numel(), -1)
 
 
-def _draws(
-    parts: Parts,
-    numerics: Numerics,
-    sizes: Sequence[int],
-    inputs: Sequence[torch.Tensor],
-    alike: bool,
-    generator: torch.Generator,
-) -> Draws:
+def _draws(parts: Parts, setting: Setting, sizes: Sequence[int], inputs: Sequence[torch.Tensor]) -> Draws:
+    generator = torch.Generator(inputs[0].device).manual_seed(setting.seed)
+    numerics = setting.numerics
     policy = baseline_policy(parts.task, numerics)
     exact = list(evaluate_in_blocks(parts.head, inputs, sizes, _ORACLE))
     plain = list(evaluate_in_blocks(parts.head, inputs, sizes, policy))
@@ -153,10 +148,10 @@ def _draws(
         return list(evaluate_in_blocks(parts.rest, parts.fed(inputs, values), sizes, chosen))
 
     oracle = run(exact, _ORACLE)
-    scales = noise_scales(parts.task, parts.cut, inputs, sizes, exact, plain)
-    shapes = [noise_shape(parts.task, number, value.shape, alike) for number, value in zip(parts.cut, exact, strict=True)]
+    scales = noise_scales(parts.task, parts.cut, inputs, sizes, exact, plain, numerics.fp32 == "strict")
+    shapes = [noise_shape(parts.task, number, value.shape, setting.alike) for number, value in zip(parts.cut, exact, strict=True)]
     noisy = []
-    for _ in range(_sample_count(oracle)):
+    for _ in range(min(setting.most_draws, _sample_count(oracle))):
         normal = [torch.randn(shape, generator=generator, device=inputs[0].device) for shape in shapes]
         shifted = [value + scale * noise for value, scale, noise in zip(exact, scales, normal, strict=True)]
         noisy.append(run([value.to(like.dtype) for value, like in zip(shifted, plain, strict=True)], policy))

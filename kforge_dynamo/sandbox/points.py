@@ -39,4 +39,4 @@ def _of_axis(item: AxisRange, tiles: tuple[int, ...]) -> list[int]:
     for tile in tiles:
         edge = -(-max(item.low, 2) // tile) * tile
         wanted += [edge - 1, edge + 1]
-    return sorted({size for size in wanted if item.low <= size <= item.high})
+    return sorted({size for size in wanted if max(item.low, 1) <= size <= item.high})

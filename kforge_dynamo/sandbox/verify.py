@@ -63,12 +63,10 @@ class _Run:
 def _run_twice(launcher: Launcher, bench: Bench, plan: Plan, chosen: InputClass, number: int) -> _Run | Verdict:
     where = f"class {chosen.name}, sizes {plan.sizes}, draw {number}"
     drawn = bench.draw(plan.sizes, chosen, number)
-    first = launch_guarded(launcher, bench.task, plan, drawn, _PADS[number % len(_PADS)], CANARY, where)
-    if isinstance(first, Verdict):
-        return first
-    second = launch_guarded(launcher, bench.task, plan, drawn, _PADS[number % len(_PADS)], SECOND_CANARY, where)
-    if isinstance(second, Verdict):
-        return second
+    found = launch_twice(launcher, bench.task, plan, drawn, _PADS[number % len(_PADS)], where)
+    if isinstance(found, Verdict):
+        return found
+    first, second = found
     for place_, (left, right) in enumerate(zip(first, second, strict=True)):
         if not plan.atomics and not same_bits(left, right):
             spots = _differences(left, right)
@@ -87,22 +85,29 @@ def _differences(left: torch.Tensor, right: torch.Tensor) -> int:
     return int((left != right).sum())
 
 
-def launch_guarded(
-    launcher: Launcher, task: Task, plan: Plan, drawn: Sequence[torch.Tensor], pad: int, canary: int, where: str
-) -> list[torch.Tensor] | Verdict:
-    """One launch on fresh copies of the inputs, with outputs filled with the canary; the outputs, or what was wrong."""
-    sizes = plan.sizes
-    axes = dict(zip(task.axes, sizes, strict=True))
+def launch_twice(
+    launcher: Launcher, task: Task, plan: Plan, drawn: Sequence[torch.Tensor], pad: int, where: str
+) -> tuple[list[torch.Tensor], list[torch.Tensor]] | Verdict:
+    """Two launches on fresh copies of the inputs, with outputs full of different canaries; the outputs, or what was wrong."""
+    axes = dict(zip(task.axes, plan.sizes, strict=True))
     device = drawn[0].device
     inputs = [place(values, item, full_shape(item, axes), pad) for values, item in zip(drawn, task.inputs, strict=True)]
-    outputs = [_output(task, number, axes, device, canary) for number in task.outputs]
-    with threads(plan.threads):
-        launcher([item.tensor for item in inputs], [item.tensor for item in outputs], list(sizes))
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    fault = _form_fault(task, axes, outputs, where)
-    if fault is not None:
-        return fault
+    runs = []
+    for canary in (CANARY, SECOND_CANARY):
+        outputs = [_output(task, number, axes, device, canary) for number in task.outputs]
+        with threads(plan.threads):
+            launcher([item.tensor for item in inputs], [item.tensor for item in outputs], list(plan.sizes))
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        fault = _form_fault(task, axes, outputs, where) or _write_fault(inputs, outputs, where)
+        if fault is not None:
+            return fault
+        runs.append([item.tensor for item in outputs])
+    return runs[0], runs[1]
+
+
+def _write_fault(inputs: Sequence[Placed], outputs: Sequence[Placed], where: str) -> Verdict | None:
+    """A write to an input, or beyond an output."""
     for number, item in enumerate(inputs):
         if item.untouched():
             continue
@@ -112,7 +117,7 @@ def launch_guarded(
     for number, item in enumerate(outputs):
         if not guards_intact(item):
             return Verdict(Status.STRAY_WRITE, None, None, where, f"bytes before or behind output {number} were written")
-    return [item.tensor for item in outputs]
+    return None
 
 
 def _output(task: Task, number: int, axes: dict[str, int], device: torch.device, canary: int) -> Placed:

@@ -155,7 +155,7 @@ def test_noise_is_of_the_size_of_eagers_error(name):
     inputs = bench.expanded((64,), bench.draw((64,), BY_NAME[name], 0))
     exact = evaluate_in_blocks(task, inputs, (64,), Policy(Mode.ORACLE))
     plain = evaluate_in_blocks(task, inputs, (64,), Policy())
-    (scale,) = noise_scales(task, (product,), inputs, (64,), exact, plain)
+    (scale,) = noise_scales(task, (product,), inputs, (64,), exact, plain, strict=False)
     ratio = ((plain[0].double() - exact[0]) / scale).square().mean().sqrt()
     assert 0.3 < float(ratio) < 1.7
 

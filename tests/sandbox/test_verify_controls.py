@@ -200,3 +200,23 @@ def test_verify_three_rows_of_batches_passes():
     verdict = checked(task, eager(task), rows=3)
     assert verdict.passed, verdict
     assert verdict.e0 >= 0.0
+
+
+def test_verify_outlier_column_spoils_a_norm_wise_scheme_under_strict_alone():
+    """Operands rounded to 26 bits of their row's largest: as right by norms as fp32 is, and wrong where the large one meets 0."""
+    builder, product = linear(k=192, bias=False)
+    task = builder.done(product)
+
+    def blockwise(x, dim):
+        unit = torch.exp2(torch.floor(torch.log2(x.abs().amax(dim=dim, keepdim=True).clamp(min=1e-30))) - 25)
+        return (x.double() / unit).round().mul(unit).float()
+
+    launch = before(task, lambda i: [blockwise(i[0], -1), blockwise(i[1], -2)])
+    strict = Numerics("strict", False, False, False)
+    assert checked(task, launch, classes=["unit", "normal", "uniform"]).passed
+    assert checked(task, launch, classes=["outlier"]).passed
+    verdict = checked(task, launch, numerics=strict)
+    assert verdict.status is Status.INACCURATE
+    assert "outlier" in verdict.where
+    exact = checked(task, before(task, shuffled), numerics=strict)
+    assert exact.passed, exact

@@ -240,12 +240,18 @@ def test_verify_stray_write_between_input_rows_stray_write():
     assert verdict.status is Status.STRAY_WRITE
 
 
-def test_verify_changed_input_only_its_rule_catches(monkeypatch):
+def test_verify_changed_input_input_changed():
     task = gelu()
     launch = changed(task, lambda i, o: i[0][3, 4].add_(1.0))
     assert checked(task, launch, classes=["unit"]).status is Status.INPUT_CHANGED
+
+
+def test_verify_sign_of_zero_changed_in_an_input_only_its_rule_catches(monkeypatch):
+    task = gelu()
+    launch = changed(task, lambda i, o: i[0].copy_(torch.where(i[0] == 0.0, -0.0, i[0])))
+    assert checked(task, launch, classes=["sparse"]).status is Status.INPUT_CHANGED
     monkeypatch.setattr(layout.Placed, "untouched", lambda self: True)
-    assert checked(task, launch, classes=["unit"]).passed
+    assert checked(task, launch, classes=["sparse"]).passed
 
 
 def test_verify_reads_beyond_input_inaccurate():
