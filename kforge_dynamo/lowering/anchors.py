@@ -10,8 +10,9 @@ import torch.fx
 
 from kforge_dynamo.lowering.align import Frame
 from kforge_dynamo.lowering.calls import arguments, dtype_name, name_of, tensor_of
+from kforge_dynamo.lowering.constants import constant_of
 from kforge_dynamo.lowering.refusal import Refused
-from kforge_dynamo.lowering.scope import MAX_ELEMENTS, Scope, Value, constant_of
+from kforge_dynamo.lowering.scope import MAX_ELEMENTS, Scope, Value
 from kforge_dynamo.lowering.sizes import Size, is_dense, is_static, product, same, sizes_of, strides_of
 from kforge_dynamo.lowering.space import Col, Layout, Row, Tag, is_one, static_col
 from kforge_dynamo.lowering.spec import FLOATS

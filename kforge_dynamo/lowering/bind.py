@@ -58,7 +58,7 @@ def _matching_dims(dims: Sequence[tuple[Size, Size]], tensor: torch.Tensor) -> t
 def _axis_size(
     axis: str, size: Size, found: Canonical, feeds: Sequence[Feed], hints: Mapping[Size, int]
 ) -> tuple[SymSize, int | None, tuple[tuple[int, int], ...]]:
-    example = [value for feed in feeds for value in feed.node.meta["val"].shape]
+    example = [value for item in found.inputs for value in item.leaf.node.meta["val"].shape]
     factors: tuple[tuple[int, int], ...] = ()
     for number, feed in enumerate(feeds):
         shape = found.task.inputs[number].value.shape

@@ -19,11 +19,13 @@ from kforge_dynamo.records.region import Reason
 
 @dataclass(slots=True)
 class Graph:
-    """What growth asks of a graph: the order of its nodes, and how many barriers (writes to memory) lie before each."""
+    """What growth asks of a graph: the order of its nodes, what each reads, and how many barriers (writes to memory) lie
+    before it."""
 
     nodes: tuple[torch.fx.Node, ...]
     order: dict[torch.fx.Node, int] = field(default_factory=dict)
     epoch: dict[torch.fx.Node, int] = field(default_factory=dict)
+    sources: dict[torch.fx.Node, tuple[torch.fx.Node, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         epoch = 0
@@ -31,6 +33,7 @@ class Graph:
             epoch += is_barrier(node)
             self.order[node] = index
             self.epoch[node] = epoch
+            self.sources[node] = tuple(node.all_input_nodes)
 
     def sorted(self, nodes: Iterable[torch.fx.Node]) -> list[torch.fx.Node]:
         """In graph order."""
@@ -78,17 +81,19 @@ def grow(
         node = graph.nodes[index]
         if node in inside:
             continue
-        reads = any(source in inside for source in node.all_input_nodes)
-        blocking = next((source for source in node.all_input_nodes if source in after), None)
-        if not reads and blocking is None:
+        sources = graph.sources[node]
+        reads = not inside.isdisjoint(sources)
+        if not reads and after.isdisjoint(sources):
             continue
-        refused = None if node in taken else _join(graph, growth, node, blocking, reads)
-        if node not in taken and refused is None:
+        if not reads or node in taken:
+            after.update(taken.get(node, (node,)))
+            continue
+        refused = _join(graph, growth, node, next((source for source in sources if source in after), None))
+        if refused is None:
             inside.add(node)
             limit = max(limit, _last_user(graph, [node]))
-            continue
-        after.update(taken.get(node, (node,)))
-        if refused is not None and reads:
+        else:
+            after.add(node)
             growth.refusals[node] = refused
     growth.members = graph.sorted(inside)
     return growth
@@ -98,9 +103,9 @@ def _last_user(graph: Graph, nodes: Iterable[torch.fx.Node]) -> int:
     return max((graph.order[user] for node in nodes for user in node.users), default=0)
 
 
-def _join(graph: Graph, growth: Growth, node: torch.fx.Node, blocking: torch.fx.Node | None, reads: bool) -> Refused | None:
-    """Takes `node` in, or says why not."""
-    if blocking is not None or not reads:
+def _join(graph: Graph, growth: Growth, node: torch.fx.Node, blocking: torch.fx.Node | None) -> Refused | None:
+    """Takes `node` in, or says why not; `blocking` is an operand that depends on the region through nodes outside."""
+    if blocking is not None:
         return Refused(Reason.NOT_CONVEX, f"its operand {blocking} needs the region's result first")
     if node.op != "call_function":
         return Refused(Reason.NOT_EXPRESSIBLE, "the graph returns it")
@@ -118,6 +123,9 @@ def settle(graph: Graph, growth: Growth) -> bool:
     """Removes members until what the outside reads are tensors that a kernel returns; False when the anchor falls too."""
     while growth.anchor.result in growth.members:
         _choose_outputs(growth)
+        if not growth.outputs:
+            growth.refusals[growth.anchor.result] = Refused(Reason.NO_ANCHOR, "nothing reads what is computed from it")
+            return False
         unfit = next(((node, why) for node in growth.outputs if (why := _unfit(growth, node)) is not None), None)
         if unfit is None:
             return True

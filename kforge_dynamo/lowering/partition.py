@@ -16,12 +16,13 @@ from kforge_dynamo.lowering.bases import view_chain
 from kforge_dynamo.lowering.bind import bind
 from kforge_dynamo.lowering.calls import makes_size, name_of
 from kforge_dynamo.lowering.canonical import canonical
+from kforge_dynamo.lowering.constants import constant_of
 from kforge_dynamo.lowering.growth import Graph, Growth, closes_cycle, grow, is_twin, remove, settle
 from kforge_dynamo.lowering.measure import facts_of
 from kforge_dynamo.lowering.producers import producers_to_pull
 from kforge_dynamo.lowering.refusal import Refused
 from kforge_dynamo.lowering.regions import Partition, Region
-from kforge_dynamo.lowering.scope import Value, constant_of
+from kforge_dynamo.lowering.scope import Value
 from kforge_dynamo.lowering.shrink import LEVELS, Refuse, shrink
 from kforge_dynamo.lowering.sizes import Size, hints_of
 from kforge_dynamo.lowering.translate import is_view, refuse_kind, translate

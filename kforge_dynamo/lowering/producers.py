@@ -6,8 +6,8 @@ import torch.fx
 
 from kforge_dynamo.lowering.bases import view_chain
 from kforge_dynamo.lowering.calls import inductor_fuses, tensor_of
+from kforge_dynamo.lowering.constants import constant_of
 from kforge_dynamo.lowering.growth import Graph, Growth
-from kforge_dynamo.lowering.scope import constant_of
 from kforge_dynamo.lowering.translate import is_pointwise
 
 

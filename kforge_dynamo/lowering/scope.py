@@ -11,7 +11,7 @@ import torch.fx
 
 from kforge_dynamo.lowering.align import Frame
 from kforge_dynamo.lowering.bases import base_of
-from kforge_dynamo.lowering.calls import arguments, dtype_name, name_of, tensor_of
+from kforge_dynamo.lowering.calls import dtype_name, tensor_of
 from kforge_dynamo.lowering.draft import Draft, Leaf, mergeable, merged
 from kforge_dynamo.lowering.emit import Emit
 from kforge_dynamo.lowering.refusal import Refused
@@ -19,7 +19,7 @@ from kforge_dynamo.lowering.sizes import Size, is_static, product, quotient, sam
 from kforge_dynamo.lowering.space import Col, Layout, Row, RowSpace
 from kforge_dynamo.lowering.spec import DTYPES
 from kforge_dynamo.records.region import Reason
-from kforge_dynamo.records.task import Const, InputRole
+from kforge_dynamo.records.task import InputRole
 
 MAX_ELEMENTS = 2**31
 """Kernels index one tensor with 32 bits."""
@@ -130,49 +130,3 @@ def _joined_rows(rows: Sequence[tuple[Row, Size]]) -> tuple[tuple[Row, Size], ..
 
 def _outer_first(a: tuple[Row, Size], b: tuple[Row, Size]) -> int:
     return -1 if quotient(a[0].inner, product((b[0].inner, b[0].size))) is not None else 1
-
-
-_CONSTANTS: dict[str, str | int] = {
-    "aten.full.default": "fill_value",
-    "aten.full_like.default": "fill_value",
-    "aten.scalar_tensor.default": "s",
-    "aten.zeros.default": 0,
-    "aten.zeros_like.default": 0,
-    "aten.new_zeros.default": 0,
-    "aten.ones.default": 1,
-    "aten.ones_like.default": 1,
-}
-"""Ops that fill a tensor, with the name of the argument that says with what, or the number itself."""
-_SAME_CONSTANT = ("aten.expand.default", "aten.reshape.default", "aten.view.default", "aten.unsqueeze.default",
-                  "prims.convert_element_type.default")  # fmt: skip
-
-
-def constant_of(node: object) -> Const | None:
-    """The number that fills a graph tensor, rounded to the tensor's dtype; None where it is not one number."""
-    if not isinstance(node, torch.fx.Node):
-        return None
-    name, tensor = name_of(node), tensor_of(node)
-    if tensor is None:
-        return None
-    if name in _SAME_CONSTANT or name == "aten.neg.default":
-        inner = constant_of(node.args[0])
-        value = None if inner is None else -inner.value if name == "aten.neg.default" else inner.value
-    elif name in _CONSTANTS:
-        filler = _CONSTANTS[name]
-        value = arguments(node)[filler] if isinstance(filler, str) else filler
-    else:
-        return None
-    if not isinstance(value, bool | int | float):
-        return None
-    filled: bool | int | float = torch.tensor(value, dtype=tensor.dtype).item() if _holds(value, tensor.dtype) else value
-    return Const(filled) if _holds(value, tensor.dtype) else None
-
-
-def _holds(value: bool | int | float, dtype: torch.dtype) -> bool:
-    """Whether torch would store `value` in `dtype` without an error."""
-    if dtype.is_complex:
-        return False
-    if dtype.is_floating_point or dtype is torch.bool:
-        return True
-    info = torch.iinfo(dtype)
-    return not isinstance(value, float) and info.min <= value <= info.max

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch.fx
 
 from kforge_dynamo.lowering.calls import name_of
-from kforge_dynamo.lowering.scope import constant_of
+from kforge_dynamo.lowering.constants import constant_of
 
 _SCALES = ("aten.mul.Tensor", "aten.div.Tensor")
 _CONVERT = "prims.convert_element_type.default"

@@ -11,10 +11,11 @@ import torch.fx
 from kforge_dynamo.lowering.align import Frame, frame
 from kforge_dynamo.lowering.calls import GETITEM, arguments, dtype_name, is_barrier, is_random, makes_size, name_of, tensor_of
 from kforge_dynamo.lowering.composites import COMPOSITES
+from kforge_dynamo.lowering.constants import constant_of
 from kforge_dynamo.lowering.pointwise import RULES, Computes, Rule
 from kforge_dynamo.lowering.reductions import REDUCTIONS
 from kforge_dynamo.lowering.refusal import Refused
-from kforge_dynamo.lowering.scope import Bound, Scope, Value, constant_of
+from kforge_dynamo.lowering.scope import Bound, Scope, Value
 from kforge_dynamo.lowering.sizes import sizes_of
 from kforge_dynamo.lowering.softmax import plain_branch
 from kforge_dynamo.lowering.space import Row, covers

@@ -6,6 +6,7 @@ Private torch API: `compile_fx(inner_compile=)`, `view_to_reshape`, `post_grad_p
 from __future__ import annotations
 
 import contextlib
+import operator
 from dataclasses import dataclass, field
 
 import torch
@@ -15,6 +16,7 @@ from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.fx_passes.post_grad import post_grad_passes, view_to_reshape
+from torch._inductor.pattern_matcher import stable_topological_sort
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from kforge_dynamo.lowering.partition import partition
@@ -147,6 +149,39 @@ def check(graph: fx.Graph, inputs: list | None = None, **options):
         judge(region, run.env)
     _check_placed(graph, found)
     return found
+
+
+def replace_all(graph: fx.Graph, found) -> None:
+    """Puts one call of the evaluator in each region's place, as splicing does, and drops what is dead then."""
+    instead: dict[fx.Node, fx.Node] = {}
+    for region in found.regions:
+        feeds = [instead.get(feed.node, feed.node) for feed in region.binding.feeds]
+        with graph.inserting_before(graph.output_node()):
+            call = graph.call_function(_evaluator(region), (feeds,))
+            items = [graph.call_function(operator.getitem, (call, index)) for index in range(len(region.outputs))]
+        for output, item in zip(region.outputs, items, strict=True):
+            output.replace_all_uses_with(item)
+            instead[output] = item
+        for node in reversed((*region.absorbed, *region.nodes)):
+            if not node.users:
+                graph.erase_node(node)
+    stable_topological_sort(graph)
+    graph.lint()
+    assert not {node for region in found.regions for node in region.nodes} & set(graph.nodes), "a replaced node is still read"
+
+
+def _evaluator(region):
+    def compute(fed):
+        fed = [
+            tensor if feed.view is None else tensor.view([_number(size) for size in feed.view])
+            for feed, tensor in zip(region.binding.feeds, fed, strict=True)
+        ]
+        axes = dict(zip(region.task.axes, region.binding.hints, strict=True))
+        results = evaluate(region.task, shaped(region, fed, axes), axes)
+        expected = [node.meta["val"] for node in region.outputs]
+        return [result.reshape(value.shape).contiguous() for result, value in zip(results, expected, strict=True)]
+
+    return compute
 
 
 def judge(region, env) -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from post_grad import Values, check, judge, only, ops, reasons, trace
+from post_grad import Values, capture, check, judge, only, ops, reasons, trace
 
 from kforge_dynamo.lowering.partition import partition
 from kforge_dynamo.records.task import InputRole
@@ -98,6 +98,31 @@ def test_transposed_and_sliced_operands_are_fed_as_the_tensors_below_their_views
 def test_expanded_operand_has_stride_zero_and_is_fed_as_its_base():
     region = only(of(lambda v, w: torch.mm(v.expand(6, 16), w), torch.randn(16), torch.randn(16, 8)))
     assert region.task.inputs[0].strides == (0, 1) and region.binding.feeds[0].node.op == "placeholder"
+
+
+def test_gradient_of_a_sum_with_dynamic_rows_is_fed_as_one_number():
+    layer = torch.nn.Linear(16, 8)
+    graphs = capture(lambda x: Total.apply(layer(x)), torch.randn(6, 16, requires_grad=True), dynamic=[(0, 0)], train=True)
+    regions = check(graphs[1]).regions
+    assert any(feed.node.meta["val"].dim() == 0 for region in regions for feed in region.binding.feeds)
+    assert all(
+        axis.size == 6 or isinstance(axis.size, torch.SymInt) or axis.size in (8, 16)
+        for region in regions
+        for axis in region.binding.axes
+    )
+
+
+class Total(torch.autograd.Function):
+    """A sum whose gradient is an expanded number, whatever stands behind it."""
+
+    @staticmethod
+    def forward(ctx, y):
+        ctx.shape = y.shape
+        return y.sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.expand(ctx.shape)
 
 
 def padded(x, w, bias=None, *, m=0, k=0, n=0):

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from post_grad import check, only, ops, reasons, trace
 
 from kforge_dynamo.lowering.composites import COMPOSITES
+from kforge_dynamo.lowering.constants import rounded
 from kforge_dynamo.lowering.pointwise import RULES
 from kforge_dynamo.lowering.reductions import REDUCTIONS
 from kforge_dynamo.lowering.translate import is_view
@@ -292,3 +293,33 @@ def test_rules_name_ops_that_exist():
         namespace, op, overload = name.split(".")
         if namespace == "aten":
             assert hasattr(getattr(aten, op), overload), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.int32])
+def test_constant_is_rounded_as_torch_stores_it(dtype):
+    values = [
+        0,
+        1,
+        -3,
+        0.1,
+        -0.1,
+        1e-45,
+        6e-8,
+        65504,
+        65520,
+        1e5,
+        3.3e38,
+        3.4028236e38,
+        1e39,
+        -1e39,
+        math.inf,
+        1.00390625,
+        1.01171875,
+    ]
+    for value in values:
+        found = rounded(value, dtype)
+        if dtype is torch.int32 and (isinstance(value, float) or abs(value) > 2**31):
+            assert found is None
+            continue
+        assert found.value == torch.tensor(value, dtype=torch.float64).to(dtype).item(), value
+    assert dtype in (torch.bool, torch.int32) or math.isnan(rounded(math.nan, dtype).value)
