@@ -13,12 +13,14 @@ M, K = 12, 8
 UNARY = [
     torch.sin, torch.tanh, torch.relu, torch.sigmoid, torch.neg, torch.abs, lambda y: y * 2, lambda y: y + 0.5, lambda y: 1 - y,
     lambda y: y * 1, lambda y: y.clamp(-0.5, 0.5), lambda y: torch.where(y > 0, y, 0.1), lambda y: (y > 0).float(),
-    lambda y: y.bfloat16().float(), lambda y: y.clone(), lambda y: y / 3, lambda y: y * (y > 0), lambda y: y.masked_fill(y > 1, 0.0),
+    lambda y: y.bfloat16().float(), lambda y: y.clone(), lambda y: y / 3, lambda y: y * (y > 0),
+    lambda y: y.masked_fill(y > 1, 0.0),
 ]  # fmt: skip
 BINARY = [torch.add, torch.mul, torch.sub, torch.maximum, torch.minimum, lambda a, b: torch.where(a > b, a, b)]
 REDUCTIONS = [
     lambda y, d, k: y.sum(d, keepdim=k), lambda y, d, k: y.mean(d, keepdim=k), lambda y, d, k: y.amax(d, keepdim=k),
-    lambda y, d, k: y.var(d, keepdim=k) if y.shape[d] > 1 else y.amin(d, keepdim=k), lambda y, d, k: torch.max(y, d, keepdim=k)[0],
+    lambda y, d, k: y.var(d, keepdim=k) if y.shape[d] > 1 else y.amin(d, keepdim=k),
+    lambda y, d, k: torch.max(y, d, keepdim=k)[0],
     lambda y, d, k: torch.min(y, d, keepdim=k)[1].float(), lambda y, d, k: torch.logsumexp(y, d, keepdim=k),
 ]  # fmt: skip
 
@@ -40,7 +42,7 @@ class Program:
             step = self.step(draw, values, extras)
             if step is not None:
                 values.append(step)
-        returned = draw.sample(values, min(len(values), draw.randint(1, 3))) + [values[-1]]
+        returned = [*draw.sample(values, min(len(values), draw.randint(1, 3))), values[-1]]
         return tuple({id(value): value for value in returned}.values())
 
     def step(self, draw, values, extras):
