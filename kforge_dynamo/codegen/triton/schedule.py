@@ -15,10 +15,9 @@ class Schedule:
 
     `descriptors`: operands come by tensor descriptors (Hopper's bulk copies). `persistent`: one program a multiprocessor
     walks over the tiles; `flatten` lets the loads of the next tile start under the end of the last, `specialize` gives
-    loads and products warps of their own. `store`: outputs leave by "pointer" or by "descriptor". The columns of a tile are
-    finished in `cuts` pieces one after the other, which need fewer registers at a time. `reduce`: "partials" leaves a state
-    of each reduction over the row where that saves writing the product; "rows" writes the product and reduces it in a
-    second launch.
+    loads and products warps of their own. `store`: "pointer", "descriptor", or "halves" (a descriptor for each half of the
+    columns, with half the registers). `reduce`: "partials" leaves a state a tile of each reduction over the row where that
+    saves writing the product; "rows" writes the product and reduces it in a second launch.
     """
 
     scheme: str
@@ -34,10 +33,4 @@ class Schedule:
     flatten: bool = False
     specialize: bool = False
     store: str = "pointer"
-    cuts: int = 1
     reduce: str = "partials"
-
-    @property
-    def cut_n(self) -> int:
-        """Columns of a piece of the tile."""
-        return self.block_n // self.cuts

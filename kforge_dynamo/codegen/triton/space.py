@@ -115,8 +115,7 @@ def neighbours(schedule: Schedule, task: Task, sizes: Sequence[int], target: Tar
     changes: list[dict[str, int | str | bool]] = [{"stages": schedule.stages + 1}, {"stages": schedule.stages - 1}]
     changes += [{"warps": 12 - schedule.warps}] if schedule.warps in (4, 8) else []
     changes += [{"group": group} for group in (1, 4, 8, 16)]
-    changes += [{"store": store} for store in ("pointer", "descriptor")]
-    changes += [{"cuts": cuts} for cuts in (1, 2, 4)]
+    changes += [{"store": store} for store in ("pointer", "descriptor", "halves")]
     for name in ("block_m", "block_n", "block_k"):
         changes += [{name: getattr(schedule, name) * 2}, {name: getattr(schedule, name) // 2}]
     changes += [{"flatten": not schedule.flatten}, {"split": schedule.split * 2}, {"split": max(1, schedule.split // 2)}]
@@ -167,7 +166,7 @@ def emitted(task: Task, schedule: Schedule, target: Target) -> Candidate:
 
 
 def _stages(task: Task, product: Product, schedule: Schedule) -> Stages | None:
-    return _divided(task, product, schedule.block_m, schedule.cut_n, schedule.split > 1, schedule.reduce)
+    return _divided(task, product, schedule.block_m, schedule.block_n, schedule.split > 1, schedule.reduce)
 
 
 @lru_cache(maxsize=512)
@@ -221,7 +220,7 @@ def _with_descriptors(base: Schedule) -> list[Schedule]:
     walking = replace(base, descriptors=True, persistent=True)
     found = [replace(walking, flatten=True, store="descriptor"), replace(walking, flatten=True), replace(base, descriptors=True)]
     if base.block_m * base.block_n >= 128 * 128:
-        found += [replace(walking, flatten=True, store="descriptor", cuts=2), replace(walking, store="descriptor")]
+        found += [replace(walking, flatten=True, store="halves"), replace(walking, store="descriptor")]
         found += [replace(walking, specialize=True, store="descriptor")]
     return found
 
@@ -246,7 +245,7 @@ def _useful(task: Task, product: Product, schedule: Schedule, sizes: Mapping[str
         return False
     if schedule.reduce == "partials":
         return True
-    if schedule.split > 1 or schedule.specialize or schedule.cuts > 1:
+    if schedule.split > 1 or schedule.specialize or schedule.store == "halves":
         return False
     first = _stages(task, product, replace(schedule, reduce="partials"))
     return first is not None and bool(first.row_partials)
@@ -262,8 +261,7 @@ def _sensible(task: Task, product: Product, schedule: Schedule, target: Target) 
         max(blocks) > 256,
         not 1 <= schedule.stages <= 8,
         schedule.split > 64,
-        schedule.split > 1 and (schedule.descriptors or schedule.cuts > 1),
-        schedule.cuts not in (1, 2, 4) or schedule.cut_n < 32 or product.columns == 1 < schedule.cuts,
+        schedule.split > 1 and schedule.descriptors,
         schedule.store != "pointer" and not schedule.descriptors,
         (schedule.flatten or schedule.specialize) and not schedule.persistent,
         schedule.flatten and schedule.specialize,
@@ -279,5 +277,5 @@ def _shared_bytes(task: Task, product: Product, schedule: Schedule, item: int) -
     """Loads in flight, and the tile on its way out where descriptors store it. Source: what Triton 3.6 reports for sm_90."""
     loads = schedule.stages * (schedule.block_m + schedule.block_n) * schedule.block_k * item
     written = ITEM_BYTES.get(product.node.out.dtype, 4) * schedule.block_m * schedule.block_n
-    share = 1.0 / schedule.cuts if schedule.store == "descriptor" else 0.5 if schedule.persistent else 0.0
+    share = {"pointer": 0.5 if schedule.persistent else 0.0, "descriptor": 1.0, "halves": 0.5}[schedule.store]
     return int(loads + share * written)

@@ -91,7 +91,7 @@ def linear(dtype: str, kind: str, n: int = 512) -> Task:
     return builder.task(getattr(builder, kind)(builder.linear(512, n, dtype)))
 
 
-WALKING = Schedule("native", 128, 256, 64, 8, 8, 3, descriptors=True, persistent=True, flatten=True, store="descriptor", cuts=2)
+WALKING = Schedule("native", 128, 256, 64, 8, 8, 3, descriptors=True, persistent=True, flatten=True, store="halves")
 CASES = {
     "walking tiles of bf16": (linear("bfloat16", "gelu"), WALKING, "wgmma"),
     "states of a logsumexp": (linear("float16", "logsumexp"), Schedule("native", 64, 128, 64, 8, 4, 3), "wgmma"),
