@@ -99,6 +99,11 @@ class Desk:
         name = json.dumps([plain(key), list(sizes)], separators=(",", ":"))
         return Inquiry(name, key, task, sizes, domain, target, rules, title, regime, _indexed(device))
 
+    def refuses(self, task: Task, device: torch.device) -> str | None:
+        """Why no generator writes `task` for `device`: the lowering then makes the region smaller."""
+        target = detect(device)
+        return None if target is None else self._generator.rejects(task, target)
+
     def answer(self, inquiries: Iterable[Inquiry]) -> dict[str, Reply]:
         """The answers by name; equal inquiries are asked once. Searches the misses where the settings allow it."""
         replies: dict[str, Reply] = {}

@@ -25,6 +25,7 @@ from kforge_dynamo.lowering.explain import explain
 from kforge_dynamo.lowering.partition import partition
 from kforge_dynamo.lowering.regions import Partition, Region
 from kforge_dynamo.lowering.repair import repair
+from kforge_dynamo.lowering.shape_reads import free_sizes
 from kforge_dynamo.lowering.splice import splice
 from kforge_dynamo.records.codec import digest, from_text, to_text
 from kforge_dynamo.records.outcome import Winner
@@ -65,7 +66,8 @@ class GraphWork:
             return
         try:
             repair(graph)
-            found = partition(graph, _DEVICE_KINDS)
+            free_sizes(graph)
+            found = partition(graph, _DEVICE_KINDS, self.desk.refuses)
         except Exception as error:  # noqa: BLE001  a graph we cannot read is Inductor's
             ledger.say_once(f"kforge could not read a graph and left it to Inductor: {type(error).__name__}: {error}")
             return
