@@ -15,7 +15,7 @@ from kforge_dynamo.sandbox.oracle import Parts, Setting, truths
 
 CACHE_BYTES = 1 << 30
 DRAWN_BYTES = 1 << 28
-_NOISY, _NOISY_LATER = 7, 3  # draws of e0's noise for the seed that every candidate meets, and for those of the final stage
+_NOISY, _NOISY_LATER = 7, 4  # draws of e0's noise for the seed that every candidate meets, and for those of the final stage
 
 
 class Bench:

@@ -55,6 +55,11 @@ def freedom(energy: torch.Tensor, steady: Sequence[Errors]) -> float:
     return found
 
 
+def peak_freedom(energy: torch.Tensor) -> float:
+    """The same for the largest error: how many elements are of the size of the largest."""
+    return _participation(energy.reshape(-1).square())
+
+
 def _participation(energy: torch.Tensor) -> float:
     total, square = float(energy.sum()), float(energy.square().sum())
     return total * total / square if square > 0 else float(max(energy.numel(), 1)) if total == 0 else 1.0

@@ -34,7 +34,7 @@ from kforge_dynamo.sandbox.gate import (
     rounding_floor,
     summarise,
 )
-from kforge_dynamo.sandbox.limits import freedom, line_limit
+from kforge_dynamo.sandbox.limits import freedom, line_limit, peak_freedom
 from kforge_dynamo.sandbox.noise import noise_scales, noise_shape
 from kforge_dynamo.sandbox.precision import baseline_policy
 from kforge_dynamo.sandbox.rows import Sampled, evaluate_in_blocks, rows_holding, sample_rows, select
@@ -218,8 +218,9 @@ def _truth(flat: _Flat, where: str, exact: bool, narrowed: bool, choice: Choice 
         steady[0].cols,
     )
     rms = float(own_rows.square().mean().sqrt()) if oracle.numel() else 0.0
-    factor = float(quantile_factors(torch.tensor(freedom(energy, steady))))
-    return Truth(where, flat.dtype, oracle, low, high, classes, same, narrowed, e0, rows, cols, factor, rms, choice, at, None)
+    factor, peak_factor = quantile_factors(torch.tensor([freedom(energy, steady), peak_freedom(energy)])).tolist()
+    factors = (factor, max(factor, peak_factor))
+    return Truth(where, flat.dtype, oracle, low, high, classes, same, narrowed, e0, rows, cols, *factors, rms, choice, at, None)
 
 
 def _classes(flat: _Flat) -> torch.Tensor | None:
