@@ -146,7 +146,7 @@ class Passes:
             if number in self.phases.kept:
                 place = f"c.kept{number} + flat * {self.memory.row_floats(number)}"
                 inside.append(f"{ctype}* const y{number} = ({ctype}*)({place});")
-            elif number in self.phases.phases[index].reduced:
+            elif number in self.columns.private(index):
                 inside.append(f"{ctype}* const z{number} = columns{number} + r * {self.program.size(number)};")
         extra = "".join(f", float* columns{number}" for number in self.columns.private(index))
         head = (

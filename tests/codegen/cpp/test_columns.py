@@ -75,6 +75,17 @@ def test_only_statistics_as_outputs_match():
     check(b.task(b.reduce("mean", x, "rows"), b.reduce("var", b.op("relu", x), "rows", correction=1.0)), {"m": 90}, SCHEDULES[0])
 
 
+def test_a_value_that_is_returned_and_reduced_matches():
+    """As in the backward pass of a layer: the gradient, and its sum for the bias; in fp32 and rounded."""
+    for dtype in ("float32", "bfloat16"):
+        b = Building()
+        y = b.input((33,))
+        g = b.op("mul", b.linear(24, 33, bias=False), b.op("mul", y, b.op("sub", 1.0, y)))
+        g = b.op("convert", g, dtype=dtype)
+        total = b.reduce("sum", b.op("convert", g, dtype="float32") if dtype != "float32" else g, "rows")
+        check(b.task(g, total), {"m": 90}, SCHEDULES[2])
+
+
 def test_rows_with_nan_spoil_only_their_columns():
     b = Building()
     x = b.input((20,))
