@@ -23,10 +23,10 @@ def truth_of(task, name="unit", rows=64, number=0, numerics=HIGHEST):
     return bench.truths((rows,), BY_NAME[name], number, bench.draw((rows,), BY_NAME[name], number))
 
 
-def test_quantile_factors_one_variable_five_and_many_one():
-    found = gate.quantile_factors(torch.tensor([1.0, 18.0, 1e6]))
-    assert found[0] == pytest.approx(4.9, abs=0.4)  # a normal variable exceeds 4.9 sigma once in 1e6
-    assert found[1] < 2.0
+def test_quantile_factors_far_for_one_variable_near_one_for_many():
+    found = gate.quantile_factors(torch.tensor([1.0, 32.0, 1e6]))
+    assert 5.0 < found[0] < 10.0  # a normal variable exceeds 4.9 sigma once in 1e6, a rounding error more often
+    assert found[1] < gate.FACTOR
     assert found[2] == pytest.approx(1.0, abs=0.01)
 
 
