@@ -30,14 +30,14 @@ class Passes:
     functions: list[str] = field(default_factory=list)
     columns: Columns = field(init=False)
 
-    def write(self, product_in: int | None) -> None:
-        """`product_in` is a value that the product itself is written to (kept, or an output), None for a private block."""
+    def write(self) -> None:
+        """Fills `functions` and `texts`. A product that is kept or returned is expected to be written there, not to a block."""
         self.columns = Columns(self.task, self.program, self.phases, self.memory, self.block_rows, self.units)
         for number in self.phases.kept:
             self.memory.add(f"kept{number}", f"{self.memory.row_count} * {self.memory.row_floats(number)}")
         for index in range(len(self.phases.phases)):
             self._once(index)
-            self._rows(index, product_in)
+            self._rows(index)
             self.functions += self.columns.functions(index)
 
     def _stats(self, index: int) -> dict[int, Root]:
@@ -95,7 +95,7 @@ class Passes:
             if output == number
         ]
 
-    def _rows(self, index: int, product_in: int | None) -> None:
+    def _rows(self, index: int) -> None:
         phase = self.phases.phases[index]
         inputs = [i for i, item in enumerate(self.task.inputs) if all(isinstance(e, int) for e in item.value.cols)]
         once = self._once_values(index + 1)
@@ -107,11 +107,19 @@ class Passes:
         product = self.program.product
         if product is not None and product not in roots:
             roots[product] = Root("p", "float", self.memory.once_root(product).layout)
-        targets = [number for number in phase.targets if not (index == 0 and number == product == product_in)]
-        sinks = {number: self._sinks(number, index) for number in targets}
+        sinks = {number: self._sinks(number, index) for number in phase.targets}
+        if index == 0 and product in sinks:
+            # where the product was written to, or would be kept for the column pass, it need not be copied
+            home = f"y{product}" if product in self.phases.kept else f"out{self._first_output(product)}"
+            sinks[product] = [sink for sink in sinks[product] if sink.pointer not in (home, f"z{product}")]
+        sinks = {number: found for number, found in sinks.items() if found}
+        targets = list(sinks)
         text = write_rows(plan_rows(self.program, roots, targets), sinks, self.lanes, ranged=True)
         self.texts.append(text)
         self.functions.append(self._row_function(index, text, earlier, stats, once, targets))
+
+    def _first_output(self, number: int) -> int | None:
+        return self.program.outputs.index(number) if number in self.program.outputs else None
 
     def _sinks(self, number: int, index: int) -> list[Sink]:
         found = self._outputs(number)

@@ -42,7 +42,7 @@ def one_range(task: Task, lanes: int) -> bool:
     program = program_of(task)
     phases = phases_of(program)
     passes = Passes(task, program, phases, Memory(task, program), lanes, 1, 1)
-    passes.write(None)
+    passes.write()
     return passes.texts[0].ranged and not phases.phases[0].reductions
 
 
@@ -62,7 +62,7 @@ class _Source:
 
     def write(self) -> Written:
         home = self._product_home()
-        self.passes.write(home)
+        self.passes.write()
         n = self.n
         # whole vectors, and whole panels where columns are packed: a unit that is not the last ends where a panel ends
         unit = self.lanes * max(1, self.schedule.nv)
@@ -266,7 +266,12 @@ static long share(const Call& c, long most, long across, long granule) {
 }
 static void run(const Call& c) {
   if (c.threads <= 1) return work(c, 0, 1);   // no team: safe in a forked child
+#if defined(_OPENMP)
 #pragma omp parallel num_threads(c.threads)
   work(c, omp_get_thread_num(), omp_get_num_threads());
+#else
+  auto body = [](void* call) { work(*(const Call*)call, omp_get_thread_num(), omp_get_num_threads()); };
+  GOMP_parallel(body, (void*)&c, (unsigned)c.threads, 0);
+#endif
 }
 """

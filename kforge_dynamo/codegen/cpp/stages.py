@@ -67,7 +67,9 @@ class RowPlan:
 
     @property
     def single_pass(self) -> bool:
-        """Whether one uncut loop does everything, so that it may run over any range of columns."""
+        """Whether one uncut loop does everything, so that it may run over any range of columns; or there is nothing to do."""
+        if not self.stages:
+            return True
         if len(self.stages) != 1 or self.in_memory:
             return False
         (stage,) = self.stages

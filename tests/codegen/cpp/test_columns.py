@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from kforge_dynamo.codegen import cpp
 from kforge_dynamo.codegen.cpp import Schedule
+from kforge_dynamo.languages.base import canonical_dims
+from kforge_dynamo.languages.cpp import CppLanguage
 from kforge_dynamo.records.task import Task
 from tests.codegen.cpp.building import Building
-from tests.codegen.cpp.running import NONE, check, judge, launcher, random_inputs, run, target
+from tests.codegen.cpp.running import NONE, NUMERICS, check, judge, launcher, random_inputs, run, target
 from tests.codegen.cpp.test_epilogues import gelu, softmax
 
 SCHEDULES = (
@@ -84,6 +88,33 @@ def test_a_value_that_is_returned_and_reduced_matches():
         g = b.op("convert", g, dtype=dtype)
         total = b.reduce("sum", b.op("convert", g, dtype="float32") if dtype != "float32" else g, "rows")
         check(b.task(g, total), {"m": 90}, SCHEDULES[2])
+
+
+def test_the_bare_product_may_be_reduced_kept_and_returned_twice():
+    b = Building()
+    x = b.linear(24, 33, bias=False)
+    mean = b.reduce("mean", x, "rows")
+    check(b.task(mean, b.reduce("sum", x, (0,))), {"m": 90}, SCHEDULES[2])
+    check(b.task(x, b.op("sub", x, mean), x), {"m": 90}, SCHEDULES[0])
+    check(b.task(x, b.op("relu", x), x), {"m": 90}, SCHEDULES[3])
+
+
+def test_a_kernel_without_the_compilers_openmp_calls_the_runtime_of_torch(tmp_path):
+    """What clang++ builds: its own OpenMP flag would bring a second runtime."""
+    runtime = Path(torch.__file__).parent / "lib" / "libgomp.so.1"
+    if not runtime.exists():
+        pytest.skip("torch ships no libgomp here")
+
+    class Bare(CppLanguage):
+        def _flags(self, target):
+            return (*(flag for flag in super()._flags(target) if flag != "-fopenmp"), str(runtime))
+
+    task, language = norm_task(), Bare()
+    candidate = cpp.emit(task, SCHEDULES[3], (), target(), NUMERICS)
+    artifact = language.build(candidate, task, target(), tmp_path)
+    launch = language.load(artifact, candidate, task, canonical_dims(task))
+    inputs = random_inputs(task, {"m": 333})
+    judge(task, {"m": 333}, inputs, run(task, launch, {"m": 333}, inputs))
 
 
 def test_rows_with_nan_spoil_only_their_columns():

@@ -194,8 +194,17 @@ INLINE int64_t index_across(const V* best, const B* at, int count, bool largest)
   return found;
 }
 
+// Without the compiler's OpenMP the runtime that torch loaded is called by name: a second one must not come in.
 extern "C" int omp_get_thread_num(void);
 extern "C" int omp_get_num_threads(void);
+#if !defined(_OPENMP)
+extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned);
+extern "C" void GOMP_barrier(void);
+#endif
 static void barrier() {
+#if defined(_OPENMP)
 #pragma omp barrier
+#else
+  if (omp_get_num_threads() > 1) GOMP_barrier();
+#endif
 }
