@@ -20,6 +20,8 @@ from kforge_dynamo.cli.trial_run import Run
 
 LINES = 6
 """Regions that are listed for one model."""
+PLAIN_WIDTH = 140
+"""Columns of the output where it is not a terminal."""
 
 
 def register(app: typer.Typer) -> None:
@@ -39,6 +41,8 @@ def demo(
     Exit status 1 if a result is wrong or a model does not run.
     """
     console = Console()
+    if not console.is_terminal:  # a file has no width of its own
+        console = Console(width=PLAIN_WIDTH)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     entries, notes = choose(everything or bool(only))
     if only:
