@@ -78,7 +78,7 @@ PURSE = Purse()
 def shortfall(timings: Sequence[Timings], context: Context, target: Target) -> str | None:
     """Why a right kernel is no winner here, in one sentence with its numbers; None when it wins.
 
-    It wins if its median is below the limit by more than both spreads together and by 1 %. The limit is Inductor's time
+    It wins if its median is below the limit by more than the uncertainty of both medians and by 1 %. The limit is Inductor's time
     for the region; with a fused consumer it is at most the bare GEMM's time plus the time of the removed traffic.
     """
     timing = next((item for item in timings if item.regime == context.regime), None)
@@ -90,7 +90,8 @@ def shortfall(timings: Sequence[Timings], context: Context, target: Target) -> s
         saved_us = context.removed_bytes / bytes_per_s * 1e6 if bytes_per_s else 0.0
         if timing.anchor.median_us + saved_us < limit_us:
             limit_us, name = timing.anchor.median_us + saved_us, "the bare GEMM, whose epilogue Inductor fuses further on,"
-    noise_us = max((timing.candidate.spread_us + timing.region.spread_us) / 2, _MEANINGFUL * limit_us)
+    uncertain_us = math.hypot(timing.candidate.uncertainty_us, timing.region.uncertainty_us)
+    noise_us = max(uncertain_us, _MEANINGFUL * limit_us)
     found_us = timing.candidate.median_us
     if found_us + noise_us < limit_us:
         return None
