@@ -8,7 +8,8 @@ column or element sets its own measure. Of p with and without its bias the large
 
 On data on which eager's product happens to be exact (integers), the factor is that of a sum of as many terms as are not
 zero, at most 32: a kernel that scales the weight first is as right as fp32 is, and rounds where eager need not. Results that
-eager has bit for bit are demanded by a rule of their own.
+eager has bit for bit are demanded by a rule of their own. Nor is it less, unless `strict`, than what keeping 22 bits of each
+fp32 operand leaves: the split schemes of "highest" do, and where a row has a single term eager's sum is exact.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from kforge_dynamo.sandbox.rows import evaluate_in_blocks
 from kforge_dynamo.semantics.evaluate import Mode, Policy
 
 _MOST_TERMS = 32.0
+_SPLIT_OPERANDS = 2.0**-22 / 6.0**0.5  # of two operands rounded to 22 bits, each with the variance (2^-22)^2 / 12
 
 
 def noise_scales(
@@ -81,6 +83,8 @@ def _norms(
     norms = norms * abs(cast(float, node.attr("alpha")))
     terms = min(float((lhs != 0).double().mean()) * lhs.shape[-1], _MOST_TERMS)
     least = torch.finfo(torch.float32).eps * (terms / 72.0) ** 0.5  # a rounding has the variance eps^2 / 12, see above
+    if not strict and task.value(numbers(node.args)[0]).dtype == "float32":
+        least = max(least, _SPLIT_OPERANDS)
     return norms, bias[0] * cast(float, node.attr("beta")) if bias else 0.0, least
 
 
