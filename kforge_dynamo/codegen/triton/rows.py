@@ -13,10 +13,11 @@ from typing import cast
 
 from kforge_dynamo.codegen.triton import reductions
 from kforge_dynamo.codegen.triton.compose import Composer
+from kforge_dynamo.codegen.triton.epilogue import state_names
 from kforge_dynamo.codegen.triton.expressions import REGISTER
 from kforge_dynamo.codegen.triton.forms import Unsupported
 from kforge_dynamo.codegen.triton.place import AxisPlace, Leaf, Piece, Place, Text, row_place, shaped
-from kforge_dynamo.codegen.triton.product import Kernel, state_names
+from kforge_dynamo.codegen.triton.product import Kernel
 from kforge_dynamo.codegen.triton.reductions import Elements
 from kforge_dynamo.codegen.triton.schedule import Schedule
 from kforge_dynamo.codegen.triton.scope import Scope, columns_of, components, node_of, scope_of
@@ -160,7 +161,7 @@ class RowKernel:
         return -(-scope.extents[0] // self._chunk(scope)) if self._chunked(scope) else 1
 
     def _tiles(self) -> int:
-        return -(-self.product.columns // self.schedule.block_n) if self.product is not None else 1
+        return -(-self.product.columns // self.schedule.cut_n) if self.product is not None else 1
 
     def _state_width(self) -> int:
         return power_above(self._tiles()) if self.stages.row_partials else 1
@@ -207,7 +208,7 @@ class RowKernel:
         """The state of the whole row, from the states that the tiles left along N."""
         assert self.product is not None and self.composer.rows is not None
         tiles, width = self._tiles(), self._state_width()
-        block, columns = self.schedule.block_n, self.product.columns
+        block, columns = self.schedule.cut_n, self.product.columns
         tile = self.text.say("tile", shaped(f"tl.arange(0, {width})", 1, self.rank))
         mask = None if tiles == width else f"({tile} < {tiles})"
         operand = self.task.value(cast(int, partial.node.args[0])).dtype

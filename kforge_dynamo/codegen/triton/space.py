@@ -9,15 +9,17 @@ from functools import lru_cache
 
 from kforge_dynamo.codegen.triton.emit import candidate
 from kforge_dynamo.codegen.triton.expressions import ITEM_BYTES
-from kforge_dynamo.codegen.triton.forms import Unsupported
+from kforge_dynamo.codegen.triton.forms import Unsupported, numbers
 from kforge_dynamo.codegen.triton.model import LAUNCH_US, library_us, product_us, rows_of, traffic_us
 from kforge_dynamo.codegen.triton.operands import no_descriptor
 from kforge_dynamo.codegen.triton.schedule import Schedule
-from kforge_dynamo.codegen.triton.stages import Stages, stages_of
-from kforge_dynamo.codegen.triton.tiles import Product, product_of
-from kforge_dynamo.records.candidate import Candidate
+from kforge_dynamo.codegen.triton.scope import node_of
+from kforge_dynamo.codegen.triton.stages import Stages, stages_of, walk
+from kforge_dynamo.codegen.triton.tiles import Product, dependents, product_of
+from kforge_dynamo.records.candidate import Candidate, LaunchPlan
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Task, ValueSpec
+from kforge_dynamo.semantics.table import OPS, Kind
 
 _HALF_TILES = (
     (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (256, 128, 64, 8, 4), (128, 128, 64, 8, 4),
@@ -98,7 +100,7 @@ def space(task: Task, sizes: Sequence[int], target: Target, numerics: Numerics) 
         tile = (schedule.scheme, schedule.block_m, schedule.block_n)
         seen[tile] = seen.get(tile, -1) + 1
         ranked.append((estimate_us(task, product, schedule, named, target) * _REPEAT ** seen[tile], schedule))
-    ordered = [schedule for _, schedule in sorted(ranked, key=lambda item: item[0])]
+    ordered = _different(task, target, [schedule for _, schedule in sorted(ranked, key=lambda item: item[0])])
     plain = next((schedule for schedule in ordered if not schedule.descriptors), None)
     if plain is not None and ordered.index(plain) > _INSURED:  # a driver that refuses descriptors must not cost the search
         ordered.remove(plain)
@@ -116,9 +118,12 @@ def neighbours(schedule: Schedule, task: Task, sizes: Sequence[int], target: Tar
     changes += [{"warps": 12 - schedule.warps}] if schedule.warps in (4, 8) else []
     changes += [{"group": group} for group in (1, 4, 8, 16)]
     changes += [{"store": store} for store in ("pointer", "descriptor", "halves")]
+    changes += [{"cuts": cuts} for cuts in (1, 2, 4)]
     for name in ("block_m", "block_n", "block_k"):
         changes += [{name: getattr(schedule, name) * 2}, {name: getattr(schedule, name) // 2}]
     changes += [{"flatten": not schedule.flatten}, {"split": schedule.split * 2}, {"split": max(1, schedule.split // 2)}]
+    if reduces_groups(task, product, _stages(task, product, schedule)):
+        changes.append({"folded": not schedule.folded})
     changes += [{"reduce": "rows" if schedule.reduce == "partials" else "partials"}, {"specialize": not schedule.specialize}]
     found = {replace(schedule, **change) for change in changes} - {schedule}  # type: ignore[arg-type]
     kept = [other for other in found if _sensible(task, product, other, target) and _emits(task, other, target)]
@@ -159,6 +164,15 @@ def estimate_us(task: Task, product: Product, schedule: Schedule, sizes: Mapping
     return total + traffic_us(moved, sizes, target) + 0.3 * traffic_us(written, sizes, target)
 
 
+def _different(task: Task, target: Target, schedules: Sequence[Schedule]) -> list[Schedule]:
+    """Without those whose kernels are those of an earlier one (how a tile is stored, where none is)."""
+    found: dict[tuple[str, LaunchPlan], Schedule] = {}
+    for schedule in schedules:
+        made = emitted(task, schedule, target)
+        found.setdefault((made.source, made.plan), schedule)
+    return list(found.values())
+
+
 @lru_cache(maxsize=512)
 def emitted(task: Task, schedule: Schedule, target: Target) -> Candidate:
     """The candidate. Raises: Unsupported."""
@@ -166,7 +180,23 @@ def emitted(task: Task, schedule: Schedule, target: Target) -> Candidate:
 
 
 def _stages(task: Task, product: Product, schedule: Schedule) -> Stages | None:
-    return _divided(task, product, schedule.block_m, schedule.block_n, schedule.split > 1, schedule.reduce)
+    return _divided(task, product, schedule.block_m, schedule.cut_n, schedule.split > 1, schedule.reduce)
+
+
+def reduces_groups(task: Task, product: Product, stages: Stages | None) -> bool:
+    """Whether the tile reduces over parts of its columns for what it writes."""
+    if stages is None:
+        return False
+    inner = dependents(task, product.number)
+    met: set[int] = set()
+
+    def stop(number: int) -> bool:
+        met.add(number)
+        return number not in inner
+
+    walk(task, [task.outputs[position] for position in stages.tile_outputs], stop)
+    nodes = [node_of(task, number) for number in met & inner]
+    return any(node is not None and OPS[node.op].kind is Kind.REDUCTION for node in nodes)
 
 
 @lru_cache(maxsize=512)
@@ -195,7 +225,8 @@ def _all(task: Task, product: Product, sizes: Mapping[str, int], target: Target,
         for block_m, block_n, block_k, warps, stages in tiles:
             stages = _fitting(task, product, Schedule(scheme, block_m, block_n, block_k, 8, warps, stages), target)
             base = Schedule(scheme, block_m, block_n, block_k, 8, warps, stages)
-            for schedule in (base, *(_with_descriptors(base) if descriptors and scheme != "ieee" else ())):
+            grouped = reduces_groups(task, product, _stages(task, product, base))
+            for schedule in (base, *(_with_descriptors(base, grouped) if descriptors and scheme != "ieee" else ())):
                 for split in _splits(task, product, schedule, sizes, target):
                     for reduce in ("partials", "rows"):
                         option = replace(schedule, split=split, reduce=reduce)
@@ -216,12 +247,16 @@ def _fitting(task: Task, product: Product, schedule: Schedule, target: Target) -
     return stages
 
 
-def _with_descriptors(base: Schedule) -> list[Schedule]:
+def _with_descriptors(base: Schedule, grouped: bool) -> list[Schedule]:
     walking = replace(base, descriptors=True, persistent=True)
-    found = [replace(walking, flatten=True, store="descriptor"), replace(walking, flatten=True), replace(base, descriptors=True)]
+    stored = replace(walking, store="descriptor")
+    found = [replace(stored, flatten=True), replace(walking, flatten=True), replace(base, descriptors=True)]
     if base.block_m * base.block_n >= 128 * 128:
-        found += [replace(walking, flatten=True, store="halves"), replace(walking, store="descriptor")]
-        found += [replace(walking, specialize=True, store="descriptor")]
+        found += [replace(walking, flatten=True, store="halves"), stored, replace(stored, specialize=True)]
+    if base.block_n >= 128:
+        found.append(replace(stored, flatten=True, cuts=2))
+    if grouped and base.block_n >= 128:
+        found += [replace(stored, folded=True, cuts=2), replace(stored, folded=True)]
     return found
 
 
@@ -245,7 +280,7 @@ def _useful(task: Task, product: Product, schedule: Schedule, sizes: Mapping[str
         return False
     if schedule.reduce == "partials":
         return True
-    if schedule.split > 1 or schedule.specialize or schedule.store == "halves":
+    if schedule.split > 1 or schedule.specialize or schedule.store == "halves" or schedule.cuts > 1 or schedule.folded:
         return False
     first = _stages(task, product, replace(schedule, reduce="partials"))
     return first is not None and bool(first.row_partials)
@@ -261,7 +296,9 @@ def _sensible(task: Task, product: Product, schedule: Schedule, target: Target) 
         max(blocks) > 256,
         not 1 <= schedule.stages <= 8,
         schedule.split > 64,
-        schedule.split > 1 and schedule.descriptors,
+        schedule.split > 1 and (schedule.descriptors or schedule.cuts > 1 or schedule.folded),
+        schedule.cuts not in (1, 2, 4) or schedule.cut_n < 32 or product.columns == 1 < schedule.cuts,
+        schedule.cuts > 1 and schedule.store == "halves",
         schedule.store != "pointer" and not schedule.descriptors,
         (schedule.flatten or schedule.specialize) and not schedule.persistent,
         schedule.flatten and schedule.specialize,
@@ -274,8 +311,17 @@ def _sensible(task: Task, product: Product, schedule: Schedule, target: Target) 
 
 
 def _shared_bytes(task: Task, product: Product, schedule: Schedule, item: int) -> int:
-    """Loads in flight, and the tile on its way out where descriptors store it. Source: what Triton 3.6 reports for sm_90."""
+    """Loads in flight, the widest value on its way out, and what reductions over groups move through shared memory while the
+    loads of the next tile are in flight. Source: what Triton 3.6 reports for sm_90."""
     loads = schedule.stages * (schedule.block_m + schedule.block_n) * schedule.block_k * item
-    written = ITEM_BYTES.get(product.node.out.dtype, 4) * schedule.block_m * schedule.block_n
-    share = {"pointer": 0.5 if schedule.persistent else 0.0, "descriptor": 1.0, "halves": 0.5}[schedule.store]
-    return int(loads + share * written)
+    if not schedule.persistent and schedule.store == "pointer":
+        return loads
+    stages = _stages(task, product, schedule)
+    left = [] if stages is None else [task.outputs[position] for position in stages.tile_outputs]
+    left += [stages.kept] if stages is not None and stages.kept is not None else []
+    whole = [number for number in left if math.prod(numbers(task.value(number).cols)) > 1]
+    widest = max((ITEM_BYTES[task.value(number).dtype] for number in whole), default=0)
+    halved = 2 if schedule.store == "halves" else 1
+    moved = schedule.flatten and not schedule.folded and schedule.block_n == 256 and reduces_groups(task, product, stages)
+    tile = schedule.block_m * schedule.block_n
+    return loads + max(widest * schedule.block_m * schedule.cut_n // halved, 4 * tile if moved else 0) + 1024

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
-from kforge_dynamo.codegen.triton.expressions import FLOATS
+from kforge_dynamo.codegen.triton.expressions import FLOATS, HALVES
 from kforge_dynamo.codegen.triton.forms import Unsupported
 from kforge_dynamo.codegen.triton.schedule import Schedule
 from kforge_dynamo.codegen.triton.scope import columns_of, node_of, value_args
@@ -87,7 +87,12 @@ def _kept(task: Task, reach: Reach, product: Product, targets: list[int]) -> int
     walk(task, targets, stop)
     if not frontier:
         return None
-    return frontier.pop() if len(frontier) == 1 else product.number
+    kept = frontier.pop() if len(frontier) == 1 else product.number
+    node = node_of(task, kept)
+    while node is not None and node.op == "convert" and task.value(cast(int, node.args[0])).dtype in HALVES:
+        kept = cast(int, node.args[0])  # a widening loses nothing, and the narrow value takes half the memory
+        node = node_of(task, kept)
+    return kept
 
 
 def walk(task: Task, targets: list[int], stop: Callable[[int], bool]) -> None:

@@ -61,21 +61,22 @@ def flavour_of(scheme: str) -> Flavour:
     return Flavour.FAST if scheme in FAST_SCHEMES else Flavour.PRECISE
 
 
-def tile_place(task: Task, product: Product, schedule: Schedule) -> Place:
-    """The tile as a block. Where the row's inner axes do not divide it, a flat row remains."""
+def tile_place(task: Task, product: Product, schedule: Schedule, cut: int = 0) -> Place:
+    """Piece `cut` of the tile as a block. Where the row's inner axes do not divide it, a flat row remains."""
     members = component(task, product.number)
     try:
         scope = scope_of(task, members) if members else Scope((1,), {})
     except Unsupported:
         scope = flat_scope(task, members, product.columns)
     inner = math.prod(scope.extents[1:])
-    if any(extent & (extent - 1) for extent in scope.extents[1:]) or schedule.block_n % inner:
+    if any(extent & (extent - 1) for extent in scope.extents[1:]) or schedule.cut_n % inner:
         scope, inner = flat_scope(task, members, product.columns), 1
     rank = len(scope.extents)
-    outer, block = scope.extents[0], schedule.block_n // inner
-    axes = [AxisPlace(outer, block, "c0", block >= outer, outer % block != 0)]
-    axes += [AxisPlace(extent, extent, f"c{axis}", True, False) for axis, extent in enumerate(scope.extents) if axis]
-    return Place(scope, tuple(axes), rank, schedule.block_m)
+    outer, block = scope.extents[0], schedule.cut_n // inner
+    end = suffix(schedule, cut)
+    axes = [AxisPlace(outer, block, f"c0{end}", block >= outer, product.columns % schedule.block_n != 0)]
+    axes += [AxisPlace(extent, extent, f"c{axis}{end}", True, False) for axis, extent in enumerate(scope.extents) if axis]
+    return Place(scope, tuple(axes), rank, schedule.block_m, f"index_n{end}" if schedule.folded and rank > 1 else None)
 
 
 def component(task: Task, number: int) -> list[int]:
@@ -101,36 +102,51 @@ def scope_access(cols: tuple[int, ...], scope: Scope) -> Access:
     return tuple(ZERO if extent == 1 else type(ZERO)(0, whole) for extent in cols)
 
 
-def tile_lines(place: Place, schedule: Schedule, rows: str) -> list[str]:
-    """The index blocks of a tile whose coordinates are `tile_m` and `tile_n`."""
-    lines = [f"row = {shaped('(tile_m * BLOCK_M + tl.arange(0, BLOCK_M))', 0, place.rank)}", f"row_ok = row < {rows}"]
+def suffix(schedule: Schedule, cut: int) -> str:
+    """What names of a piece of the tile end with."""
+    return "" if schedule.cuts == 1 else f"_{cut}"
+
+
+def piece_of_row(schedule: Schedule, cut: int) -> str:
+    """The number of a piece of the tile among those of the row."""
+    return "tile_n" if schedule.cuts == 1 else f"at_n_{cut}"
+
+
+def column_lines(place: Place, schedule: Schedule, cut: int) -> list[str]:
+    """The column indices of a piece of the tile."""
+    at = piece_of_row(schedule, cut)
+    lines = [f"{at} = tile_n * {schedule.cuts} + {cut}"] if schedule.cuts > 1 else []
+    if place.folded is not None:
+        lines.append(f"{place.folded} = ({at} * {schedule.cut_n} + tl.arange(0, {schedule.cut_n}))[None, :]")
     for axis, item in enumerate(place.axes):
         vector = f"tl.arange(0, {item.block})"
         if axis == 0:
-            vector = f"(tile_n * {item.block} + {vector})"
-        lines.append(f"c{axis} = {shaped(vector, place.position(axis), place.rank)}")
+            vector = f"({at} * {item.block} + {vector})"
+        lines.append(f"{item.index} = {shaped(vector, place.position(axis), place.rank)}")
     return lines
 
 
-def tile_composer(task: Task, product: Product, place: Place, schedule: Schedule, text: Text, head: list[str],
-                  signature: Signature) -> Composer:  # fmt: skip
-    """A composer at the tile, whose product stands in the block `product` (of one column where N is 1)."""
-    rows = RowIndex(task, signature, head, product.batch)
-    composer = Composer(task, signature, rows, text, flavour_of(schedule.scheme))
-    composer.raw = Piece(
-        "product", frozenset(range(len(place.axes)) if product.columns > 1 else ()), True, product.node.out.dtype
-    )
+def tile_composer(
+    task: Task, product: Product, schedule: Schedule, text: Text, head: list[str], signature: Signature
+) -> Composer:
+    """A composer for tiles; `enter_cut` brings it to a piece of one."""
+    return Composer(task, signature, RowIndex(task, signature, head, product.batch), text, flavour_of(schedule.scheme))
+
+
+def enter_cut(composer: Composer, product: Product, place: Place, end: str) -> None:
+    """To the piece whose product stands in the block `product` + `end` (of one column where N is 1)."""
+    axes = frozenset(range(len(place.axes)) if product.columns > 1 else ())
+    composer.raw = Piece(f"product{end}", axes, True, product.node.out.dtype)
     composer.enter(place)
-    return composer
 
 
 class Reach:
     """Answers whether a value can be computed in the tile, by trying."""
 
     def __init__(self, task: Task, product: Product, schedule: Schedule) -> None:
-        place = tile_place(task, product, schedule)
         self._task = task
-        self._composer = tile_composer(task, product, place, schedule, Text(0), [], Signature())
+        self._composer = tile_composer(task, product, schedule, Text(0), [], Signature())
+        enter_cut(self._composer, product, tile_place(task, product, schedule), "")
         self._from_product = dependents(task, product.number)
         self._known: dict[int, bool] = {}
 

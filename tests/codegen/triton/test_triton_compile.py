@@ -91,9 +91,17 @@ def linear(dtype: str, kind: str, n: int = 512) -> Task:
     return builder.task(getattr(builder, kind)(builder.linear(512, n, dtype)))
 
 
+def grouped(dtype: str) -> Task:
+    builder = Builder()
+    x = builder.op("convert", builder.linear(512, 512, dtype), dtype="float32")
+    return builder.task(builder.op("convert", builder.group_norm(builder.silu(x), 8), dtype=dtype))
+
+
 WALKING = Schedule("native", 128, 256, 64, 8, 8, 3, descriptors=True, persistent=True, flatten=True, store="halves")
+FOLDED = Schedule("native", 128, 256, 64, 8, 8, 4, descriptors=True, persistent=True, store="descriptor", cuts=2, folded=True)
 CASES = {
     "walking tiles of bf16": (linear("bfloat16", "gelu"), WALKING, "wgmma"),
+    "groups in the product's layout": (grouped("bfloat16"), FOLDED, "wgmma"),
     "states of a logsumexp": (linear("float16", "logsumexp"), Schedule("native", 64, 128, 64, 8, 4, 3), "wgmma"),
     "guarded fp32": (linear("float32", "mish"), Schedule("tf32x3", 64, 128, 32, 8, 4, 3), "tf32"),
     "split fp32 of few rows": (linear("float32", "softmax"), Schedule("ieee", 16, 64, 32, 8, 2, 2, split=4), "fma.rn.f32"),
