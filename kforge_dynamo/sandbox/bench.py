@@ -38,6 +38,10 @@ class Bench:
         self._drawn.move_to_end(key)
         return self._drawn[key]
 
+    def release(self) -> None:
+        """Forgets the drawn inputs; they are drawn again when they are needed."""
+        self._drawn.clear()
+
     def expanded(self, sizes: Sequence[int], drawn: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The drawn tensors in the full shapes of their specs."""
         axes = dict(zip(self.task.axes, sizes, strict=True))

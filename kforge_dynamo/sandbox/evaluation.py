@@ -56,6 +56,8 @@ class Evaluator:
             return self._evaluate(request)
         finally:
             if self._device.type == "cuda":
+                for bench in self._benches.values():
+                    bench.release()
                 torch.cuda.empty_cache()
 
     def _evaluate(self, request: Request) -> Trial:
