@@ -23,14 +23,13 @@ class Composer:
 
     `raw` is the bare product (before alpha, beta and bias), `leaves` are values in memory, `given` values that earlier
     parts of the kernel hold one a row of, `blocks` values that they hold at their natural columns. All else is composed
-    from inputs by the op table, each value at most once a place. Loads that do not depend on the row go to `early` where
-    there is one. Raises `Unsupported` where a value does not fit this kernel; lines written until then are not to be used.
+    from inputs by the op table, each value at most once a place. Raises `Unsupported` where a value does not fit this
+    kernel; lines written until then are not to be used.
     """
 
     def __init__(self, task: Task, signature: Signature, rows: RowIndex | None, text: Text, flavour: Flavour) -> None:
         self.task, self.signature, self.rows, self.text, self.flavour = task, signature, rows, text, flavour
         self.raw: Piece | Leaf | None = None
-        self.early: Text | None = None
         self.leaves: dict[int, Leaf] = {}
         self.given: dict[int, Piece] = {}
         self.blocks: dict[int, Piece] = {}
@@ -92,80 +91,52 @@ class Composer:
         if spec.value.dtype not in MEMORY:
             raise Unsupported(f"an input is {spec.value.dtype}, which has no Triton form here")
         count = len(spec.value.rows)
-        parts = []
-        forms = [(form, position) for position, form in enumerate(access) if spec.strides[count + position] != 0 and form != ZERO]
-        for form, position in forms:
-            index, stride = self.place.index(form), spec.strides[count + position]
+        parts, rows = self._row_offset(number)
+        axes: set[int] = set()
+        for position, form in enumerate(access):
+            stride = spec.strides[count + position]
+            if stride == 0 or form == ZERO:
+                continue
+            index = self.place.index(form)
+            axes |= form.axes
             wide = index if not form.terms else f"{index}.to(tl.int64)"
             parts.append(index if stride == 1 else f"{wide} * {self.signature.stride(number, count + position)}")
-        axes = frozenset(axis for form, _ in forms for axis in form.axes)
-        return self._load(self.signature.input(number), self._row_offset(number), parts, axes, spec.value.dtype)
+        return self._load(self.signature.input(number), parts, frozenset(axes), rows, spec.value.dtype)
 
-    def _row_offset(self, number: int) -> str | None:
+    def _row_offset(self, number: int) -> tuple[list[str], bool]:
         spec = self.task.inputs[number]
         terms = []
         for position, (extent, stride) in enumerate(zip(spec.value.rows, spec.strides, strict=False)):
             if extent != 1 and stride != 0:
                 terms.append((cast(str, extent), "1" if stride == 1 else self.signature.stride(number, position)))
-        return self._rows().offset(number, terms) if terms else None
-
-    def _rows(self) -> RowIndex:
+        if not terms:
+            return [], False
         if self.rows is None:
             raise Unsupported("a value that varies by row is used where there are only columns")
-        return self.rows
+        return [self.rows.offset(number, terms)], True
 
     def _leaf(self, leaf: Leaf, access: Access, cols: Sequence[int]) -> Piece:
         flat = flatten(access, cols)
         index = [self.place.index(flat)] if flat != ZERO else []
         pointer = self.signature.pointer(leaf.argument)
         if not leaf.rows:
-            return self._load(pointer, None, index, flat.axes, leaf.dtype)
-        line = self._rows().flat()
-        total = self._load(pointer, f"{line} * {leaf.columns}", index, flat.axes, leaf.dtype)
+            return self._load(pointer, index, flat.axes, False, leaf.dtype)
+        if self.rows is None:
+            raise Unsupported("a value that varies by row is used where there are only columns")
+        total = self._load(pointer, [f"{self.rows.flat()} * {leaf.columns}", *index], flat.axes, True, leaf.dtype)
         for copy in range(1, leaf.copies):
-            later = f"({line} + {self.signature.size(times(self.task.row_axes))} * {copy}) * {leaf.columns}"
-            more = self._load(pointer, later, index, flat.axes, leaf.dtype)
+            line = f"({self.rows.flat()} + {self.signature.size(times(self.task.row_axes))} * {copy}) * {leaf.columns}"
+            more = self._load(pointer, [line, *index], flat.axes, True, leaf.dtype)
             total = Piece(self.text.say("v", f"{total.text} + {more.text}"), total.axes, True, leaf.dtype)
         return total
 
-    def _load(self, pointer: str, row: str | None, parts: list[str], axes: frozenset[int], dtype: str) -> Piece:
-        """Loads at `pointer + row + parts`; where the parts have one dimension an axis, so has what is loaded."""
-        place = self.place
-        unfolded = place.folded is not None and bool(axes) and not any(place.folded in part for part in parts)
-        masks = place.masks(axes, unfolded)
-        if row is not None:
-            row = self._lifted(f"({row})") if unfolded else row
-            masks.insert(0, self._lifted("row_ok") if unfolded else "row_ok")
+    def _load(self, pointer: str, parts: list[str], axes: frozenset[int], rows: bool, dtype: str) -> Piece:
+        masks = (["row_ok"] if rows else []) + self.place.masks(axes)
         guard = f", mask={' & '.join(masks)}, other=0" if masks else ""
-        loaded = f"tl.load({' + '.join([pointer, *([row] if row is not None else []), *parts])}{guard})"
+        loaded = f"tl.load({' + '.join([pointer, *parts])}{guard})"
         if dtype in HALVES:
             loaded += ".to(tl.float32)"
-        text = self.text.say("v", loaded) if row is not None or self.early is None else self.early.say("column", loaded)
-        if unfolded and place.is_flat(axes):
-            text = self._folded(text, axes, row is not None)
-        return Piece(text, axes, row is not None, dtype)
-
-    # shapes of pieces
-
-    def _lifted(self, text: str) -> str:
-        """A column of rows, with one dimension an axis."""
-        return self.text.say("r", f"tl.reshape({text}, {self.place.shape(frozenset(), unfolded=True)})")
-
-    def _folded(self, text: str, axes: frozenset[int], rows: bool) -> str:
-        """A block with one dimension an axis, repeated along `axes` (all or none), with two dimensions."""
-        whole = f"tl.broadcast_to({text}, {self.place.shape(axes, rows, unfolded=True)})"
-        return self.text.say("f", f"tl.reshape({whole}, {self.place.shape(axes, rows)})")
-
-    def row_mask(self, piece: Piece) -> str:
-        """Which rows exist, beside the piece."""
-        return "row_ok" if self.place.folded is None or self.place.is_flat(piece.axes) else self._lifted("row_ok")
-
-    def fitted(self, piece: Piece, axes: frozenset[int]) -> str:
-        """The piece's text for use beside pieces along `axes`, which hold its own."""
-        place = self.place
-        if place.folded is None or not (piece.axes or piece.rows) or place.is_flat(axes) == place.is_flat(piece.axes):
-            return piece.text
-        return self._folded(piece.text, axes, piece.rows) if place.is_flat(axes) else self._lifted(piece.text)
+        return Piece(self.text.say("v", loaded), axes, rows, dtype)
 
     # nodes
 
@@ -182,9 +153,9 @@ class Composer:
         axes, rows = product.axes, product.rows
         if len(node.args) == 3 and beta != 0.0:  # with beta = 0 torch ignores the bias, NaN or not
             bias = self.value(cast(int, node.args[2]), self._at(cast(int, node.args[2]), access))
-            axes, rows = axes | bias.axes, rows or bias.rows
-            scaled = self.fitted(bias, axes) + ("" if beta == 1.0 else f" * {literal(beta, 'float32')}")
+            scaled = bias.text if beta == 1.0 else f"{bias.text} * {literal(beta, 'float32')}"
             text = self.text.say("v", f"{text} + {scaled}")
+            axes, rows = axes | bias.axes, rows or bias.rows
         return Piece(text, axes, rows, node.out.dtype)
 
     def _at(self, number: int, access: Access) -> Access:
@@ -209,18 +180,17 @@ class Composer:
         return self.value(source, split(flat, cols, self.place.scope.extents))
 
     def _pointwise(self, node: Node, access: Access) -> Piece:
+        terms, axes, rows = [], frozenset[int](), False
         dtype = next(self.task.value(arg).dtype for arg in reversed(node.args) if isinstance(arg, int))
         if node.op == "where" and all(isinstance(arg, Const) for arg in node.args[1:]):
             dtype = node.out.dtype
-        pieces = {arg: self.value(arg, self._at(arg, access)) for arg in node.args if isinstance(arg, int)}
-        axes = frozenset(axis for piece in pieces.values() for axis in piece.axes)
-        rows = any(piece.rows for piece in pieces.values())
-        terms = [
-            Term(literal(arg.value, dtype), dtype, arg.value)
-            if isinstance(arg, Const)
-            else Term(self.fitted(pieces[arg], axes), pieces[arg].dtype)
-            for arg in node.args
-        ]
+        for arg in node.args:
+            if isinstance(arg, Const):
+                terms.append(Term(literal(arg.value, dtype), dtype, arg.value))
+                continue
+            piece = self.value(arg, self._at(arg, access))
+            terms.append(Term(piece.text, piece.dtype))
+            axes, rows = axes | piece.axes, rows or piece.rows
         out = node.out.dtype
         text = pointwise(node.op, terms, out, self.flavour)
         if node.op not in ("convert", "where") and _natural_dtype(node.op, dtype) != out:
@@ -239,9 +209,9 @@ class Composer:
         held = "int64" if node.op in ("argmax", "argmin") else "bool" if node.op in ("any", "all") else operand
         if node.op in ("sum", "mean"):
             held = node.out.dtype
+        text = self.text.say("v", convert(f"({out})", held, node.out.dtype))
         piece = self.value(cast(int, node.args[0]), self.natural(cast(int, node.args[0])))
         kept = frozenset(axis for form in access for axis in form.axes)
-        text = self.text.say("v", convert(f"({out})", held, node.out.dtype))
         return Piece(text, kept, piece.rows, node.out.dtype)
 
     def correction(self, node: Node) -> float:
@@ -269,16 +239,7 @@ class Composer:
             elements = replace(elements, text=wide, dtype=node.out.dtype)
         if not axes:
             return self._single(op, elements), elements
-        state = reductions.of_block(self.text.say, op, elements)
-        operand = self.value(cast(int, node.args[0]), self.natural(cast(int, node.args[0])))
-        every = operand.axes | axes
-        if self.place.is_flat(every - axes) and not self._reduces_flat(axes, every):
-            state = tuple(self._folded(text, frozenset(), operand.rows) for text in state)
-        return state, elements
-
-    def _reduces_flat(self, axes: frozenset[int], every: frozenset[int]) -> bool:
-        """Whether a reduction over `axes` of a piece along `every` works on two dimensions."""
-        return not axes or self.place.folded is None or (self.place.is_flat(every) and axes == every)
+        return reductions.of_block(self.text.say, op, elements), elements
 
     def elements(self, node: Node, axes: frozenset[int]) -> Elements:
         """What a reduction inside the row over these axes of the block sees."""
@@ -286,19 +247,16 @@ class Composer:
         reductions.state_dtypes(node.op, self.task.value(operand).dtype, node.out.dtype)
         access = self.natural(operand)
         piece = self.value(operand, access)
-        place = self.place
-        every = axes | piece.axes
-        flat = self._reduces_flat(axes, every)
         text = piece.text
-        if not flat and place.is_flat(piece.axes) and (piece.axes or piece.rows):
-            text = self.text.say("x", f"tl.reshape({text}, {place.shape(piece.axes, piece.rows, unfolded=True)})")
         if not axes <= piece.axes:
-            text = self.text.say("x", f"tl.broadcast_to({text}, {place.shape(every, piece.rows, unfolded=not flat)})")
-        masks = place.masks(axes, unfolded=not flat)
+            shape = [self.place.row_block if piece.rows else 1, *[1] * self.place.rank]
+            for axis in axes | piece.axes:
+                shape[self.place.position(axis)] = self.place.axes[axis].block
+            text = self.text.say("x", f"tl.broadcast_to({text}, {tuple(shape)})")
+        masks = self.place.masks(axes)
         mask = f"({' & '.join(masks)})" if len(masks) > 1 else masks[0] if masks else None
         count = math.prod(self.place.axes[axis].extent for axis in axes)
-        folded = flat and axes and place.folded is not None
-        positions = (1,) if folded else tuple(place.position(axis) for axis in sorted(axes))
+        positions = tuple(self.place.position(axis) for axis in sorted(axes))
         position = cast(tuple[int, ...], node.attr("axes"))[0]
         return Elements(text, piece.dtype, mask, positions, f"{float(count)!r}", self.place.index(access[position]))
 
@@ -321,16 +279,12 @@ class Composer:
         piece = self.value(number, access)
         flat = flatten(access, cols)
         parts = [self.place.index(flat)] if flat != ZERO else []
-        masks = self.place.masks(flat.axes)
         if rows:
-            row, row_ok = f"{self._rows().flat()} * {math.prod(cols)}", "row_ok"
-            if self.place.folded is not None and not self.place.is_flat(flat.axes):
-                row, row_ok = self._lifted(row), self._lifted(row_ok)
-            parts.insert(0, row)
-            masks.insert(0, row_ok)
+            assert self.rows is not None
+            parts.insert(0, f"{self.rows.flat()} * {math.prod(cols)}")
+        masks = (["row_ok"] if rows else []) + self.place.masks(flat.axes)
         guard = f", mask={' & '.join(masks)}" if masks else ""
-        text = self.fitted(piece, flat.axes)
-        self.text.line(f"tl.store({' + '.join([pointer, *parts])}, {self.stored(replace(piece, text=text))}{guard})")
+        self.text.line(f"tl.store({' + '.join([pointer, *parts])}, {self.stored(piece)}{guard})")
 
     def stored(self, piece: Piece) -> str:
         """The piece's text in the type it has in memory."""

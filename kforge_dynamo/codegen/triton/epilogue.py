@@ -35,7 +35,7 @@ def state_names(number: int, count: int) -> tuple[str, ...]:
 
 
 class Epilogue:
-    """Writes the lines before and after the loop over K, for all pieces of the tile."""
+    """Writes the lines that follow the loop over K, for all pieces of the tile."""
 
     def __init__(self, task: Task, product: Product, schedule: Schedule, stages: Stages, signature: Signature,
                  by_pointer: bool) -> None:  # fmt: skip
@@ -45,34 +45,23 @@ class Epilogue:
         self.place: Place = tile_place(task, product, schedule)
         self.end, self.at = "", "tile_n"
 
-    def lines(self, rows: str, note: list[str]) -> tuple[list[str], list[str]]:
-        """Lines before the loop over K and after it. `rows` is the name of the number of rows, `note` what is to be done with
-        the product first.
-
-        With `folded`, loads that do not depend on the row stand before the loop: where they come before the product in the
-        program, Triton (3.6, 3.7) keeps the product's own layout through reductions over groups. Elsewhere they would only
-        cost registers.
-        """
+    def lines(self, rows: str, note: list[str]) -> list[str]:
+        """The lines; `rows` is the name of the number of rows, `note` what is to be done with the product first."""
         head: list[str] = []
-        body, early = Text(depth=0), Text(depth=0)
+        body = Text(depth=0)
         composer = tile_composer(self.task, self.product, self.schedule, body, head, self.signature)
-        composer.early = early if self.place.folded is not None else None
         indices = []
         for cut in range(self.schedule.cuts):
             self.place, self.end = tile_place(self.task, self.product, self.schedule, cut), suffix(self.schedule, cut)
             self.at = piece_of_row(self.schedule, cut)
-            if composer.early is None:
-                indices += column_lines(self.place, self.schedule, cut)
-            for line in column_lines(self.place, self.schedule, cut) if composer.early is not None else ():
-                early.line(line)
+            indices += column_lines(self.place, self.schedule, cut)
             enter_cut(composer, self.product, self.place, self.end)
             if self.stages.raw:
                 self._store_part(composer)
             else:
                 self._store_all(composer)
-        vector = shaped("(tile_m * BLOCK_M + tl.arange(0, BLOCK_M))", 0, 1 if self.place.folded is not None else self.place.rank)
-        start = [f"row = {vector}", f"row_ok = row < {rows}", *indices]
-        return early.lines, [*start, *note, *self._pieces(), *head, *body.lines]
+        vector = shaped("(tile_m * BLOCK_M + tl.arange(0, BLOCK_M))", 0, self.place.rank)
+        return [f"row = {vector}", f"row_ok = row < {rows}", *indices, *note, *self._pieces(), *head, *body.lines]
 
     def _pieces(self) -> list[str]:
         """The product in pieces, each with the dimensions of its place."""
@@ -85,12 +74,10 @@ class Epilogue:
             for name, (low, high) in zip(names, halves, strict=True):
                 lines.append(f"{low}, {high} = tl.split(tl.permute(tl.reshape({name}, ({m}, 2, {n})), (0, 2, 1)))")
             names = [name for pair in halves for name in pair]
-        unfolded = self.place.folded is None and self.place.rank > 1
-        shape = self.place.shape(frozenset(range(len(self.place.axes))))
         for cut, name in enumerate(names):
             piece = f"product{suffix(self.schedule, cut)}"
-            if unfolded or name != piece:
-                lines.append(f"{piece} = tl.reshape({name}, {shape})" if unfolded else f"{piece} = {name}")
+            if self.place.rank > 1 or name != piece:
+                lines.append(f"{piece} = tl.reshape({name}, {self.place.shape})" if self.place.rank > 1 else f"{piece} = {name}")
         return lines
 
     def _round_kept(self, composer: Composer) -> None:
@@ -151,15 +138,11 @@ class Epilogue:
         columns, rows = self.product.columns, self.task.row_axes[0]
         width = n // 2 if self.schedule.store == "halves" else n
         tiles = self.signature.descriptor(f"desc:{target}:{rows}:{columns}:{columns}:{m}:{width}")
-        every = frozenset(range(len(self.place.axes)))
+        value = composer.text.fresh("o", f"tl.broadcast_to({piece.text}, {self.place.shape})")
         corner = f"tile_m * BLOCK_M, {self.at} * " + ("BLOCK_N" if self.schedule.cuts == 1 else str(n))
-        whole = composer.fitted(piece, every)
-        if self.place.folded is not None or self.schedule.store == "descriptor":
-            value = composer.text.fresh("o", f"tl.broadcast_to({whole}, {self.place.shape(every)})")
-            flat = value if self.place.folded is not None else f"tl.reshape({value}, ({m}, {n}))"
-            composer.text.line(f"{tiles}.store([{corner}], {flat}.to({dtype}))")
+        if self.schedule.store == "descriptor":
+            composer.text.line(f"{tiles}.store([{corner}], tl.reshape({value}, ({m}, {n})).to({dtype}))")
             return
-        value = composer.text.fresh("o", f"tl.broadcast_to({whole}, {self.place.shape(every)})")
         composer.text.line(f"{value}a, {value}b = tl.split(tl.permute(tl.reshape({value}, ({m}, 2, {n // 2})), (0, 2, 1)))")
         composer.text.line(f"{tiles}.store([{corner}], {value}a.to({dtype}))")
         composer.text.line(f"{tiles}.store([{corner} + {n // 2}], {value}b.to({dtype}))")
@@ -184,10 +167,11 @@ class Epilogue:
         access = composer.natural(operand)
         piece = composer.value(operand, access)
         flat = flatten(access, numbers(self.task.value(operand).cols))
-        text = composer.text.say("x", f"tl.broadcast_to({piece.text}, {self.place.shape(piece.axes)})")
+        extents = [self.place.axes[axis].block if axis in piece.axes else 1 for axis in range(len(self.place.axes))]
+        text = composer.text.say("x", f"tl.broadcast_to({piece.text}, {(self.place.row_block, *extents)})")
         batch, varying = self.task.row_axes[: self.product.batch], self.task.row_axes[self.product.batch :]
         count = f"(min(BLOCK_M, {self.signature.size(times(varying))} - tile_m * BLOCK_M) * 1.0)"
-        elements = Elements(text, piece.dtype, composer.row_mask(piece), (0,), count)
+        elements = Elements(text, piece.dtype, "row_ok", (0,), count)
         state = reductions.of_block(composer.text.say, node.op, elements)
         dtypes = reductions.state_dtypes(node.op, piece.dtype, node.out.dtype)
         columns = math.prod(numbers(self.task.value(operand).cols))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from kforge_dynamo.codegen.triton.forms import Form, suffixes
+from kforge_dynamo.codegen.triton.forms import Form
 from kforge_dynamo.codegen.triton.scope import Scope
 
 
@@ -52,57 +51,34 @@ class AxisPlace:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The current block: `row_block` rows, then `rank` column dimensions of which the last ones are the scope's axes.
-
-    With `folded`, the name of the flat column index, pieces along all axes or none have two dimensions, rows and columns,
-    and only those along some axes have one an axis: the product's tile keeps the layout that the tensor cores gave it.
-    """
+    """The current block: `row_block` rows, then `rank` column dimensions of which the last ones are the scope's axes."""
 
     scope: Scope
     axes: tuple[AxisPlace, ...]
     rank: int
     row_block: int
-    folded: str | None = None
 
     def position(self, axis: int) -> int:
         """The block's dimension that a column axis has."""
         return 1 + self.rank - len(self.axes) + axis
 
-    def is_flat(self, axes: frozenset[int]) -> bool:
-        """Whether a piece along these axes has two dimensions where the block has more."""
-        return self.folded is not None and len(axes) in (0, len(self.axes))
-
-    def shape(self, axes: frozenset[int], rows: bool = True, unfolded: bool = False) -> str:
-        """The shape of a piece along these axes as a Python tuple; `unfolded` has one dimension an axis in any case."""
-        height = self.row_block if rows else 1
-        if self.is_flat(axes) and not unfolded:
-            return f"({height}, {math.prod(self.axes[axis].block for axis in axes)})"
-        extents = [1] * (self.rank - len(self.axes))
-        extents += [item.block if axis in axes else 1 for axis, item in enumerate(self.axes)]
-        return f"({', '.join(str(extent) for extent in (height, *extents))})"
-
-    def is_whole(self, form: Form) -> bool:
-        """Whether the form is the flat column index, up to a constant."""
-        strides = suffixes(self.scope.extents)
-        return form.terms == tuple((axis, stride) for axis, stride in enumerate(strides) if self.scope.extents[axis] > 1)
+    @property
+    def shape(self) -> str:
+        """The whole block's shape as a Python tuple."""
+        extents = [self.row_block, *[1] * (self.rank - len(self.axes)), *[axis.block for axis in self.axes]]
+        return f"({', '.join(str(extent) for extent in extents)})"
 
     def index(self, form: Form) -> str:
         """The text of a form."""
         parts = [str(form.constant)] if form.constant or not form.terms else []
-        if self.folded is not None and form.terms and self.is_whole(form):
-            parts.append(self.folded)
-        else:
-            for axis, coefficient in form.terms:
-                text = self.axes[axis].index
-                parts.append(text if coefficient == 1 else f"{text} * {coefficient}")
+        for axis, coefficient in form.terms:
+            text = self.axes[axis].index
+            parts.append(text if coefficient == 1 else f"{text} * {coefficient}")
         return parts[0] if len(parts) == 1 and "*" not in parts[0] else f"({' + '.join(parts)})"
 
-    def masks(self, axes: frozenset[int], unfolded: bool = False) -> list[str]:
+    def masks(self, axes: frozenset[int]) -> list[str]:
         """The masks needed along these axes."""
-        found = [axis for axis in sorted(axes) if self.axes[axis].masked]
-        if found and self.is_flat(axes) and not unfolded:
-            return [f"({self.folded} < {self.scope.columns})"]
-        return [mask for axis in found if (mask := self.axes[axis].mask) is not None]
+        return [mask for axis in sorted(axes) if (mask := self.axes[axis].mask) is not None]
 
 
 def row_place(rank: int, row_block: int) -> Place:

@@ -55,9 +55,9 @@ class ProductKernel:
         """The kernel. Raises: Unsupported."""
         start, place, loop = self._start(), self._place(), self._loop()
         ending = Epilogue(self.task, self.product, self.schedule, self.stages, self.signature, by_pointer=self.exact)
-        before, after = ending.lines(self._rows, self._note())
+        ending_lines = ending.lines(self._rows, self._note())
         self.buffers += ending.buffers
-        body = [*start, *self._indented([*place, *before, *loop, *after], 2 if self.walks or self.exact else 1)]
+        body = [*start, *self._indented([*place, *loop, *ending_lines], 2 if self.walks or self.exact else 1)]
         constants = self._constants()
         names = [*self.signature.parameters, *[f"{name}: tl.constexpr" for name, _ in constants]]
         name = "tiled_product_exact" if self.exact else "tiled_product"

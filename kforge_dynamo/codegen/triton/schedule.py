@@ -17,9 +17,8 @@ class Schedule:
     walks over the tiles; `flatten` lets the loads of the next tile start under the end of the last, `specialize` gives
     loads and products warps of their own. `store`: "pointer", "descriptor", or "halves" (a descriptor for each half of the
     columns). `cuts`: the columns of a tile are finished in so many pieces, one after the other, which need fewer registers
-    at a time. `folded`: reductions over groups inside the tile keep the layout that the product has in registers, instead of
-    moving the tile through shared memory. `reduce`: "partials" leaves a state a tile of each reduction over the row where
-    that saves writing the product; "rows" writes the product and reduces it in a second launch.
+    at a time. `reduce`: "partials" leaves a state a tile of each reduction over the row where that saves writing the
+    product; "rows" writes the product and reduces it in a second launch.
     """
 
     scheme: str
@@ -36,7 +35,6 @@ class Schedule:
     specialize: bool = False
     store: str = "pointer"
     cuts: int = 1
-    folded: bool = False
     reduce: str = "partials"
 
     @property

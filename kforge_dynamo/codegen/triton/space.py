@@ -122,8 +122,6 @@ def neighbours(schedule: Schedule, task: Task, sizes: Sequence[int], target: Tar
     for name in ("block_m", "block_n", "block_k"):
         changes += [{name: getattr(schedule, name) * 2}, {name: getattr(schedule, name) // 2}]
     changes += [{"flatten": not schedule.flatten}, {"split": schedule.split * 2}, {"split": max(1, schedule.split // 2)}]
-    if reduces_groups(task, product, _stages(task, product, schedule)):
-        changes.append({"folded": not schedule.folded})
     changes += [{"reduce": "rows" if schedule.reduce == "partials" else "partials"}, {"specialize": not schedule.specialize}]
     found = {replace(schedule, **change) for change in changes} - {schedule}  # type: ignore[arg-type]
     kept = [other for other in found if _sensible(task, product, other, target) and _emits(task, other, target)]
@@ -183,7 +181,7 @@ def _stages(task: Task, product: Product, schedule: Schedule) -> Stages | None:
     return _divided(task, product, schedule.block_m, schedule.cut_n, schedule.split > 1, schedule.reduce)
 
 
-def reduces_groups(task: Task, product: Product, stages: Stages | None) -> bool:
+def _reduces_groups(task: Task, product: Product, stages: Stages | None) -> bool:
     """Whether the tile reduces over parts of its columns for what it writes."""
     if stages is None:
         return False
@@ -225,8 +223,7 @@ def _all(task: Task, product: Product, sizes: Mapping[str, int], target: Target,
         for block_m, block_n, block_k, warps, stages in tiles:
             stages = _fitting(task, product, Schedule(scheme, block_m, block_n, block_k, 8, warps, stages), target)
             base = Schedule(scheme, block_m, block_n, block_k, 8, warps, stages)
-            grouped = reduces_groups(task, product, _stages(task, product, base))
-            for schedule in (base, *(_with_descriptors(base, grouped) if descriptors and scheme != "ieee" else ())):
+            for schedule in (base, *(_with_descriptors(base) if descriptors and scheme != "ieee" else ())):
                 for split in _splits(task, product, schedule, sizes, target):
                     for reduce in ("partials", "rows"):
                         option = replace(schedule, split=split, reduce=reduce)
@@ -247,7 +244,7 @@ def _fitting(task: Task, product: Product, schedule: Schedule, target: Target) -
     return stages
 
 
-def _with_descriptors(base: Schedule, grouped: bool) -> list[Schedule]:
+def _with_descriptors(base: Schedule) -> list[Schedule]:
     walking = replace(base, descriptors=True, persistent=True)
     stored = replace(walking, store="descriptor")
     found = [replace(stored, flatten=True), replace(walking, flatten=True), replace(base, descriptors=True)]
@@ -255,8 +252,6 @@ def _with_descriptors(base: Schedule, grouped: bool) -> list[Schedule]:
         found += [replace(walking, flatten=True, store="halves"), stored, replace(stored, specialize=True)]
     if base.block_n >= 128:
         found.append(replace(stored, flatten=True, cuts=2))
-    if grouped and base.block_n >= 128:
-        found += [replace(stored, folded=True, cuts=2), replace(stored, folded=True)]
     return found
 
 
@@ -280,7 +275,7 @@ def _useful(task: Task, product: Product, schedule: Schedule, sizes: Mapping[str
         return False
     if schedule.reduce == "partials":
         return True
-    if schedule.split > 1 or schedule.specialize or schedule.store == "halves" or schedule.cuts > 1 or schedule.folded:
+    if schedule.split > 1 or schedule.specialize or schedule.store == "halves" or schedule.cuts > 1:
         return False
     first = _stages(task, product, replace(schedule, reduce="partials"))
     return first is not None and bool(first.row_partials)
@@ -296,7 +291,7 @@ def _sensible(task: Task, product: Product, schedule: Schedule, target: Target) 
         max(blocks) > 256,
         not 1 <= schedule.stages <= 8,
         schedule.split > 64,
-        schedule.split > 1 and (schedule.descriptors or schedule.cuts > 1 or schedule.folded),
+        schedule.split > 1 and (schedule.descriptors or schedule.cuts > 1),
         schedule.cuts not in (1, 2, 4) or schedule.cut_n < 32 or product.columns == 1 < schedule.cuts,
         schedule.cuts > 1 and schedule.store == "halves",
         schedule.store != "pointer" and not schedule.descriptors,
@@ -322,6 +317,6 @@ def _shared_bytes(task: Task, product: Product, schedule: Schedule, item: int) -
     whole = [number for number in left if math.prod(numbers(task.value(number).cols)) > 1]
     widest = max((ITEM_BYTES[task.value(number).dtype] for number in whole), default=0)
     halved = 2 if schedule.store == "halves" else 1
-    moved = schedule.flatten and not schedule.folded and schedule.block_n == 256 and reduces_groups(task, product, stages)
+    moved = schedule.flatten and schedule.cut_n == 256 and _reduces_groups(task, product, stages)
     tile = schedule.block_m * schedule.block_n
     return loads + max(widest * schedule.block_m * schedule.cut_n // halved, 4 * tile if moved else 0) + 1024

@@ -76,7 +76,7 @@ def tile_place(task: Task, product: Product, schedule: Schedule, cut: int = 0) -
     end = suffix(schedule, cut)
     axes = [AxisPlace(outer, block, f"c0{end}", block >= outer, product.columns % schedule.block_n != 0)]
     axes += [AxisPlace(extent, extent, f"c{axis}{end}", True, False) for axis, extent in enumerate(scope.extents) if axis]
-    return Place(scope, tuple(axes), rank, schedule.block_m, f"index_n{end}" if schedule.folded and rank > 1 else None)
+    return Place(scope, tuple(axes), rank, schedule.block_m)
 
 
 def component(task: Task, number: int) -> list[int]:
@@ -116,8 +116,6 @@ def column_lines(place: Place, schedule: Schedule, cut: int) -> list[str]:
     """The column indices of a piece of the tile."""
     at = piece_of_row(schedule, cut)
     lines = [f"{at} = tile_n * {schedule.cuts} + {cut}"] if schedule.cuts > 1 else []
-    if place.folded is not None:
-        lines.append(f"{place.folded} = ({at} * {schedule.cut_n} + tl.arange(0, {schedule.cut_n}))[None, :]")
     for axis, item in enumerate(place.axes):
         vector = f"tl.arange(0, {item.block})"
         if axis == 0:

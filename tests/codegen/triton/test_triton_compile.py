@@ -98,10 +98,10 @@ def grouped(dtype: str) -> Task:
 
 
 WALKING = Schedule("native", 128, 256, 64, 8, 8, 3, descriptors=True, persistent=True, flatten=True, store="halves")
-FOLDED = Schedule("native", 128, 256, 64, 8, 8, 4, descriptors=True, persistent=True, store="descriptor", cuts=2, folded=True)
+PIECES = Schedule("native", 128, 256, 64, 8, 8, 4, descriptors=True, persistent=True, flatten=True, store="descriptor", cuts=2)
 CASES = {
     "walking tiles of bf16": (linear("bfloat16", "gelu"), WALKING, "wgmma"),
-    "groups in the product's layout": (grouped("bfloat16"), FOLDED, "wgmma"),
+    "groups in pieces of the tile": (grouped("bfloat16"), PIECES, "wgmma"),
     "states of a logsumexp": (linear("float16", "logsumexp"), Schedule("native", 64, 128, 64, 8, 4, 3), "wgmma"),
     "guarded fp32": (linear("float32", "mish"), Schedule("tf32x3", 64, 128, 32, 8, 4, 3), "tf32"),
     "split fp32 of few rows": (linear("float32", "softmax"), Schedule("ieee", 16, 64, 32, 8, 2, 2, split=4), "fma.rn.f32"),

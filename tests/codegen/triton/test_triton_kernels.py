@@ -24,7 +24,6 @@ FORMS = {
     "wide": {"block_n": 128},
     "short": {"block_m": 16, "block_k": 16},
     "pieces": {"block_n": 128, "cuts": 4},
-    "folded": {"block_n": 64, "cuts": 2, "folded": True},
     "rows": {"reduce": "rows"},
     "guarded": {"scheme": "tf32x3"},
     "guarded split": {"scheme": "tf32x3", "split": 2},
@@ -47,7 +46,6 @@ STORES = {
     "descriptor": {"store": "descriptor"},
     "halves": {"store": "halves"},
     "pieces": {"store": "descriptor", "cuts": 2, "block_n": 64},
-    "folded": {"store": "descriptor", "cuts": 2, "block_n": 64, "folded": True, "flatten": False},
 }
 
 
