@@ -243,6 +243,7 @@ def short(schedule: dict[str, Any]) -> str:
         flags or "-",
         schedule["store"][:4],
     ]
+    words += [f"c{schedule['cuts']}"] if schedule["cuts"] > 1 else []
     return " ".join([*words, schedule["reduce"][:4], *([f"k/{schedule['split']}"] if schedule["split"] > 1 else [])])
 
 
