@@ -8,13 +8,16 @@ from math import prod
 
 from kforge_dynamo.codegen.cpp.cells import Cell, Root, Use
 from kforge_dynamo.codegen.cpp.expressions import Fold, literal, mean_count, operand_kind, pointwise
-from kforge_dynamo.codegen.cpp.layout import Atom, Step, split
+from kforge_dynamo.codegen.cpp.layout import Atom, Layout, Step, split
 from kforge_dynamo.codegen.cpp.stages import Stage
 from kforge_dynamo.records.task import Const
 
 VECTORS = {"f": "V", "b": "B", "i": "I"}
 """C++ vector type by class."""
 _INLINE = "__attribute__((always_inline))"
+_LENGTH = {"exp": 24, "exp2": 20, "expm1": 27, "log": 40, "log2": 40, "log1p": 57, "tanh": 32, "sigmoid": 28, "erf": 43}
+"""Instructions of the functions that need many."""
+_AHEAD = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,10 @@ def variable(number: int) -> str:
     return f"v{number}" if number >= 0 else f"c{-number}"
 
 
+def _mark(copy: int) -> str:
+    return f"_{copy}" if copy else ""
+
+
 def operand_texts(cell: Cell, read: Mapping[int, str]) -> list[str]:
     """C++ text of the operands: `read` by position, constants spelled out."""
     meet = operand_kind(cell)
@@ -58,7 +65,9 @@ class Nest:
     ranged: bool = False
     lines: list[str] = field(default_factory=list)
     _before: list[str] = field(default_factory=list)
-    _names: dict[tuple[int, object], str] = field(default_factory=dict)
+    _names: dict[tuple[int, Layout], str] = field(default_factory=dict)
+    _loaded: set[tuple[int, Layout, int]] = field(default_factory=set)
+    _same: set[str] = field(default_factory=set)
     _tables: dict[tuple[int, ...], str] = field(default_factory=dict)
     _vector_dims: int = 1
 
@@ -78,32 +87,39 @@ class Nest:
 
     # loads and pointwise statements
 
-    def _statements(self) -> list[str]:
-        """The body of the vector loop, reductions as `@number operand`."""
+    def _statements(self, copies: int = 1) -> list[str]:
+        """The body of the vector loop, reductions as `@number operand copy`. `copies` vectors are computed abreast."""
         body: list[str] = []
         local = {cell.number for cell in self.stage.cells}
         for cell in self.stage.cells:
-            read = {i: self._read(arg, local, body) for i, arg in enumerate(cell.args) if isinstance(arg, Use)}
-            name = variable(cell.number)
-            if cell.is_reduction:
-                body.append(f"@{cell.number} {read[0]}")
-                continue
-            body.append(f"const {VECTORS[cell.kind]} {name} = {pointwise(cell, operand_texts(cell, read))};")
-            where = self._linear(kept_only=False)
-            body.extend(f"store<L>({sink.pointer} + {where}, {name});" for sink in self.places.sinks.get(cell.number, ()))
+            for copy in range(copies):
+                read = {i: self._read(arg, local, body, copy) for i, arg in enumerate(cell.args) if isinstance(arg, Use)}
+                if cell.is_reduction:
+                    body.append(f"@{cell.number} {read[0]} {copy}")
+                    continue
+                name = variable(cell.number) + _mark(copy)
+                body.append(f"const {VECTORS[cell.kind]} {name} = {pointwise(cell, operand_texts(cell, read))};")
+                where = self._linear(kept_only=False) + (f" + {copy} * W" if copy else "")
+                body.extend(f"store<L>({sink.pointer} + {where}, {name});" for sink in self.places.sinks.get(cell.number, ()))
         return body
 
-    def _read(self, use: Use, local: set[int], body: list[str]) -> str:
+    def _read(self, use: Use, local: set[int], body: list[str], copy: int) -> str:
         source = self.places.cells.get(use.source)
-        if source is not None and (source.size == 1 or (use.source in local and not source.is_reduction)):
+        if source is not None and source.size == 1:
             return variable(use.source)
+        if source is not None and use.source in local and not source.is_reduction:
+            return variable(use.source) + _mark(copy)
         key = (use.source, use.layout)
         if key not in self._names:
             self._names[key] = f"x{len(self._names)}"
-            self._load(use, self._names[key], body)
-        return self._names[key]
+            self._load(use, self._names[key], self._before)
+        if (*key, copy) not in self._loaded and self._names[key] not in self._same:
+            self._loaded.add((*key, copy))
+            self._load(use, self._names[key] + _mark(copy), body, copy)
+        return self._names[key] + ("" if self._names[key] in self._same else _mark(copy))
 
-    def _load(self, use: Use, name: str, body: list[str]) -> None:
+    def _load(self, use: Use, name: str, lines: list[str], copy: int | None = None) -> None:
+        """Loads one operand: without `copy` only if it is the same along the vector loop, else for that copy."""
         memory = self.places.memory[use.source]
         pieces = split(use.layout, self.stage.cuts)
         assert pieces is not None
@@ -112,16 +128,17 @@ class Nest:
         terms = [memory.pointer, *([use.layout.offset] if use.layout.offset != "0" else [])]
         terms += [f"i{d} * {step.text}" for d, step in enumerate(steps[:count]) if step.factor]
         base, inner = " + ".join(terms), steps[count:]
-        if all(step.factor == 0 for step in inner):
-            self._before.append(f"const auto {name} = every({base});")
-        else:
-            body.append(f"const auto {name} = {self._vector_load(base, inner)};")
+        if copy is None and all(step.factor == 0 for step in inner):
+            lines.append(f"const auto {name} = every({base});")
+            self._same.add(name)
+        elif copy is not None:
+            lines.append(f"const auto {name} = {self._vector_load(base, inner, f'(j + {copy} * W)' if copy else 'j')};")
 
-    def _vector_load(self, base: str, steps: Sequence[Step]) -> str:
+    def _vector_load(self, base: str, steps: Sequence[Step], j: str) -> str:
         extents = [extent for extent, _ in self.stage.dims[-self._vector_dims :]]
         step = steps[-1]
         if all(outer == step.times(prod(extents[i + 1 :])) for i, outer in enumerate(steps)):
-            return f"load<L>({base} + j)" if step == Step(1) else f"spaced<L>({base} + j * {step.text}, {step.text})"
+            return f"load<L>({base} + {j})" if step == Step(1) else f"spaced<L>({base} + {j} * {step.text}, {step.text})"
         where = []
         for lane in range(self.places.lanes):
             position, left = 0, lane
@@ -129,7 +146,7 @@ class Nest:
                 position, left = position + left % extent * digit.factor, left // extent
             where.append(position + left * steps[0].factor)
         table = self._tables.setdefault(tuple(where), f"w{len(self._tables)}")
-        return f"pattern<L>({base} + j / {prod(extents[1:])} * {steps[0].text}, {table})"
+        return f"pattern<L>({base} + {j} / {prod(extents[1:])} * {steps[0].text}, {table})"
 
     def _linear(self, kept_only: bool) -> str:
         """The linear index of the current element; with `kept_only` among the elements of a reduction's result."""
@@ -194,30 +211,34 @@ class Nest:
                 count += 1
         return count
 
-    def _vector_loop(self, unroll: int) -> None:
+    def _vector_loop(self, unroll: int, paired: bool = False) -> None:
         extent = prod(extent for extent, _ in self.stage.dims[-self._vector_dims :])
         lanes = self.places.lanes
-        if self.ranged:
-            self.lines += ["long j = c0;", "for (; j + W <= c1; j += W) body(j, Lanes<W>(), 0);"]
-            if extent % lanes:
-                self.lines.append(f"if (j < c1) body(j, Lanes<{extent % lanes}>(), 0);")
-            return
-        self.lines.append("long j = 0;")
-        if unroll > 1:
+        end = "c1" if self.ranged else str(extent)
+        self.lines.append(f"long j = {'c0' if self.ranged else '0'};")
+        if paired and extent >= 2 * lanes:
+            self.lines.append(f"for (; j + 2 * W <= {end}; j += 2 * W) pair(j);")
+        elif unroll > 1:
             calls = " ".join(f"body(j + {u} * W, Lanes<W>(), {u});" for u in range(unroll))
-            self.lines.append(f"for (; j + {unroll} * W <= {extent}; j += {unroll} * W) {{ {calls} }}")
+            self.lines.append(f"for (; j + {unroll} * W <= {end}; j += {unroll} * W) {{ {calls} }}")
         if extent >= lanes:
-            self.lines.append(f"for (; j + W <= {extent}; j += W) body(j, Lanes<W>(), 0);")
+            self.lines.append(f"for (; j + W <= {end}; j += W) body(j, Lanes<W>(), 0);")
         if extent % lanes:
-            self.lines.append(f"body(j, Lanes<{extent % lanes}>(), 0);")
+            self.lines.append(f"if (j < {end}) body(j, Lanes<{extent % lanes}>(), 0);")
 
     def _body(self, lines: Sequence[str]) -> None:
         self.lines.append(f"auto body = [&](long j, auto lanes, int u) {_INLINE} {{")
         self.lines += ["constexpr int L = decltype(lanes)::count; (void)u;", *lines, "};"]
 
+    def _pair(self, lines: Sequence[str]) -> None:
+        self.lines.append(f"auto pair = [&](long j) {_INLINE} {{")
+        self.lines += ["constexpr int L = W;", *lines, "};"]
+
     def _along(self, reductions: Sequence[Cell]) -> None:
         """Pointwise, or reductions whose innermost loop is reduced: accumulators live across the vector loop."""
         unroll = min(4, max(1, self.stage.dims[-1][0] // self.places.lanes)) if reductions else 1
+        # a chain of functions longer than what a core looks ahead: two of them abreast
+        paired = sum(_LENGTH.get(cell.op, 1) for cell in self.stage.cells) > _AHEAD
         kept = self._open(reduced=False)
         for cell in reductions:
             fold = Fold(cell)
@@ -225,10 +246,15 @@ class Nest:
             if fold.is_index:
                 self.lines.append(f"B k{cell.number}[{unroll}]; for (auto& k : k{cell.number}) k = set1i(-1);")
         inner = self._open(reduced=True)
-        body = self._steps(self._statements(), "set1i(" + self._reduced_index() + " + j) + iota()", "[u]")
+        index = "set1i(" + self._reduced_index() + " + j) + iota()"
+        body = self._steps(self._statements(), index, "[u]")
+        self._loaded.clear()
+        pair = self._steps(self._statements(2), index, "[0]") if paired else []
         self.lines += self._before
         self._body(body)
-        self._vector_loop(unroll)
+        if paired:
+            self._pair(pair)
+        self._vector_loop(unroll, paired)
         self.lines.append("}" * inner)
         for cell in reductions:
             self._finish_along(cell, unroll)
@@ -241,13 +267,14 @@ class Nest:
             if not line.startswith("@"):
                 lines.append(line)
                 continue
-            number, operand = line[1:].split(" ")
+            number, operand, copy = line[1:].split(" ")
             fold = Fold(self.places.cells[int(number)])
-            total = f"a{number}{slot}"
+            spot, at = (slot, where) if copy == "0" else (f"[{copy}]", f"{where} + {copy} * W")
+            total = f"a{number}{spot}"
             if fold.is_index:
                 largest = "true" if fold.op == "argmax" else "false"
-                lines.append(f"{{ V b = {total}; B k = k{number}{slot}; index_step(b, k, {operand}, {where}, {largest});")
-                lines.append(f"{total} = keep<L>({total}, b); k{number}{slot} = keep<L>(k{number}{slot}, k); }}")
+                lines.append(f"{{ V b = {total}; B k = k{number}{spot}; index_step(b, k, {operand}, {at}, {largest});")
+                lines.append(f"{total} = keep<L>({total}, b); k{number}{spot} = keep<L>(k{number}{spot}, k); }}")
             else:
                 lines.append(f"{total} = keep<L>({total}, {fold.step(total, fold.operand(operand))});")
         return lines
@@ -309,7 +336,7 @@ class Nest:
             if not line.startswith("@"):
                 body.append(line)
                 continue
-            number, operand = line[1:].split(" ")
+            number, operand, _ = line[1:].split(" ")
             cell = self.places.cells[int(number)]
             fold, name = Fold(cell), variable(cell.number)
             step = f"[]({fold.vector} a, {fold.vector} b) {{ return {fold.step('a', 'b')}; }}"

@@ -128,6 +128,14 @@ def test_values_without_rows_are_computed_once_and_may_be_outputs():
     check(b.task(b.op("mul", x, scale), scale, b.op("mul", x, total), b.reshape(total, 1), w), {"m": 11}, NONE)
 
 
+@pytest.mark.parametrize("n", [15, 32, 47, 100])
+def test_long_chains_with_reductions_behind_them_match(n):
+    b = Building()
+    x = b.input((n,))
+    y = mish(b, gelu(b, mish(b, x)))
+    check(b.task(b.reduce("sum", y, (0,)), b.reduce("amax", y, (0,)), b.reduce("argmax", y, (0,)), y), {"m": 9}, NONE)
+
+
 def test_half_precision_outputs_are_rounded_once():
     b = Building()
     x = b.input((50,), dtype="bfloat16")
