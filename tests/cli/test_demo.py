@@ -99,7 +99,7 @@ def test_trial_run_keeps_the_reason_of_a_model_that_does_not_run(monkeypatch):
 def test_demo_model_compiled_for_real_is_right_and_steps_are_told(tmp_path, monkeypatch):
     monkeypatch.setenv("KFORGE_CACHE_DIR", str(tmp_path))
     steps = []
-    options = {"budget_s": 86400.0, "region_budget_s": 3.0}
+    options = {"budget_s": 86400.0, "region_budget_s": 1.0}
     result = trial_run.run(BUILT_IN["recommender"], "cpu", options, 0.1, steps.append)
     assert result.failure is None and result.right
     assert steps == [name for name, _ in trial_run.STEPS]
