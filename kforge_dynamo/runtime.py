@@ -94,7 +94,7 @@ class Runner:
         sizes = self._sizes or args[self._inputs :]
         outputs = outs if out is None else (out,)
         launcher = self.launcher
-        if launcher is None or (self._sizes is None and not self._holds(sizes)) or not self._fits(inputs):
+        if launcher is None or (self._sizes is None and not self._holds(sizes)) or (self._aligned and not self._fits(inputs)):
             self._fall_back(inputs, outputs, sizes)
             return
         counters["kforge"]["calls"] += 1

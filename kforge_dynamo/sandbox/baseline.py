@@ -4,8 +4,11 @@ The task is traced from the reference evaluator, decomposed as Inductor does, an
 the user's mode and options: what follows (post-grad passes, fusion, code) is what the region meets inside a real graph.
 CUDA graphs are off here: replay is timed with a graph captured around all contestants alike.
 
+What a graph pays once, and not for each region in it, is left out: the compiled function is called past the object around
+it, and without the checks of a graph's inputs.
+
 Private API, read in torch 2.11.0, 2.12, 2.13.0 and 2.14.1:
-`torch._inductor.compile_fx.compile_fx_inner(gm, inputs, is_inference=)`,
+`torch._inductor.compile_fx.compile_fx_inner(gm, inputs, is_inference=)`, `CompiledFxGraph.current_callable`,
 `torch._inductor.decomposition.select_decomp_table`, `torch._inductor.config.patch`, `torch._inductor.list_mode_options`,
 `torch._guards.TracingContext`, `torch._subclasses.fake_tensor.FakeTensorMode`, `OutputCode.__call__` (takes a list of
 inputs and empties it).
@@ -36,7 +39,9 @@ from kforge_dynamo.semantics.evaluate import dtype_of, evaluate
 Compiled = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 """Takes the task's inputs as a list, which it empties, and returns the outputs."""
 
-_OFF: dict[str, Any] = {"triton.cudagraphs": False, "cpp_wrapper": False, "fx_wrapper": False}
+_OFF: dict[str, Any] = {
+    "triton.cudagraphs": False, "cpp_wrapper": False, "fx_wrapper": False, "size_asserts": False, "alignment_asserts": False
+}  # fmt: skip
 _PASSES = ("post_grad_custom_pre_pass", "post_grad_custom_post_pass", "joint_custom_pre_pass", "joint_custom_post_pass")
 
 
@@ -56,7 +61,8 @@ def compile_region(task: Task, sizes: Sequence[int], device: torch.device, mode:
         fakes = [_example(item, full_shape(item, axes), device) for item in task.inputs]
         graph = make_fx(region, decomposition_table=select_decomp_table(), tracing_mode="real")(*fakes)
     with torch.no_grad(), config.patch(_patches(mode, options, threads)), fake, tracing(TracingContext(fake)):
-        compiled: Compiled = compile_fx_inner(graph, fakes, is_inference=True)
+        output = compile_fx_inner(graph, fakes, is_inference=True)
+    compiled: Compiled = getattr(output, "current_callable", None) or output
     return compiled
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -90,7 +91,7 @@ def race(request: Request, launcher: Launcher, bench: Bench, rivals: Rivals) -> 
 def candidate_call(
     task: Task, sizes: Sequence[int], launcher: Launcher, device: torch.device
 ) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
-    """The candidate as generated code calls it: outputs allocated, then the launcher."""
+    """The candidate as generated code calls it: outputs allocated, then the launcher behind what `runtime.Runner` does."""
     axes = dict(zip(task.axes, sizes, strict=True))
     allocate = allocator(device)
     forms = []
@@ -98,14 +99,29 @@ def candidate_call(
         spec = task.value(number)
         shape = tuple(int(extent) for extent in shape_of(spec.shape, axes))
         forms.append((shape, torch.empty(shape, device="meta").stride(), dtype_of(spec.dtype)))
-    fixed = tuple(sizes)
+    runner = _Runner(launcher, len(task.inputs), tuple(sizes), checks=device.type != "cpu")
 
     def call(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         outputs = [allocate(shape, strides, dtype) for shape, strides, dtype in forms]
-        launcher(inputs, outputs, fixed)
+        runner(*inputs, outs=outputs)
         return outputs
 
     return call
+
+
+class _Runner:
+    """The steps of `runtime.Runner.__call__`, so that a candidate is timed with what a spliced winner costs."""
+
+    def __init__(self, launcher: Launcher, inputs: int, sizes: tuple[int, ...], *, checks: bool) -> None:
+        self.launcher, self._inputs, self._sizes, self._checks = launcher, inputs, sizes, checks
+        self.calls: Counter[str] = Counter()
+
+    def __call__(self, *args: torch.Tensor, outs: Sequence[torch.Tensor]) -> None:
+        inputs = args[: self._inputs]
+        if self._checks and not all(tensor.data_ptr() % 16 == 0 for tensor in inputs):
+            raise ValueError("a timed call got an input that is not aligned to 16 bytes")
+        self.calls["calls"] += 1
+        self.launcher(inputs, outs, self._sizes)
 
 
 def _stands(request: Request, bench: Bench, call: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]) -> list[_Stand]:
