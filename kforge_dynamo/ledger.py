@@ -88,9 +88,10 @@ def tell(event: str, title: str, detail: object, more: str = "") -> None:
         listener(event, title, str(detail), more)
 
 
-def listen(listener: Listener) -> None:
-    """Calls `listener` for each event from now on."""
+def listen(listener: Listener) -> Callable[[], None]:
+    """Calls `listener` for each event from now on, until the function that is returned is called."""
     _listeners.append(listener)
+    return lambda: _listeners.remove(listener)
 
 
 def say_once(message: str, level: int = logging.WARNING) -> None:

@@ -9,6 +9,7 @@ import torch
 import typer
 
 from kforge_dynamo import inductor_entry, ledger
+from kforge_dynamo.cli.compare import tensors_of
 from kforge_dynamo.cli.loading import load_target, make_inputs
 
 
@@ -31,12 +32,15 @@ def explain(
     model = load_target(target, function=function)
     if isinstance(model, torch.nn.Module):
         model = model.to(device=device, dtype=getattr(torch, dtype)).train(train)
-    ledger.listen(_print_partition)
-    with inductor_entry.without_caches():
-        for call in shapes:
-            torch.compiler.reset()
-            compiled = torch.compile(model, backend="kforge", options={"on_miss": "fallback"})
-            run_once(compiled, make_inputs(call.split(","), dtype=dtype, device=device), train=train)
+    silence = ledger.listen(_print_partition)
+    try:
+        with inductor_entry.without_caches():
+            for call in shapes:
+                torch.compiler.reset()
+                compiled = torch.compile(model, backend="kforge", options={"on_miss": "fallback"})
+                run_once(compiled, make_inputs(call.split(","), dtype=dtype, device=device), train=train)
+    finally:
+        silence()
 
 
 def run_once(compiled: Callable[..., Any], inputs: Sequence[torch.Tensor], *, train: bool) -> None:
@@ -44,8 +48,7 @@ def run_once(compiled: Callable[..., Any], inputs: Sequence[torch.Tensor], *, tr
     with torch.set_grad_enabled(train):
         result = compiled(*inputs)
     if train:
-        leaves = torch.utils._pytree.tree_leaves(result)
-        losses = [leaf.float().square().mean() for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        losses = [value.float().square().mean() for value in tensors_of(result) if value.requires_grad]
         torch.autograd.backward(torch.stack(losses).sum())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -29,12 +30,23 @@ def load_target(text: str, *, function: bool) -> Callable[..., Any]:
     found = _attribute(_module(place), place, name)
     if function:
         return found
-    model: Any = found if isinstance(found, torch.nn.Module) else found()
+    model: Any = found if isinstance(found, torch.nn.Module) else _made(text, found)
     if not isinstance(model, torch.nn.Module):
         kind = type(model).__name__
         raise SettingsError(f"target {text!r} made a {kind}, expected a torch.nn.Module; for a plain function add --function")
     model.eval()
     return model
+
+
+def _made(text: str, factory: Callable[..., Any]) -> Any:
+    """What the factory returns, called without arguments."""
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise SettingsError(
+            f"target {text!r} cannot be called without arguments ({error}); for a plain function add --function"
+        ) from error
+    return factory()
 
 
 def make_inputs(words: Sequence[str], *, dtype: str, device: str, seed: int = 0) -> list[torch.Tensor]:

@@ -16,6 +16,7 @@ from rich.table import Table
 from kforge_dynamo import ledger
 from kforge_dynamo.cli.explain import run_once
 from kforge_dynamo.cli.loading import load_target, make_inputs
+from kforge_dynamo.cli.measure import own_code
 
 _ALL_S = 86400.0
 _ROUNDS = 15
@@ -55,7 +56,8 @@ def warm(
             compiled = torch.compile(model, backend="kforge", options=options)
             run_once(compiled, inputs, train=train)
         console.print(_table(call))
-        baseline = torch.compile(model, options=torch._inductor.list_mode_options(mode))
+        other = own_code(model, "inductor") if isinstance(model, torch.nn.Module) else model
+        baseline = torch.compile(other, options=torch._inductor.list_mode_options(mode))
         console.print(_comparison(compiled, baseline, inputs, train))
 
 
@@ -69,9 +71,10 @@ class _progress:
 
     def __enter__(self) -> None:
         self._progress.start()
-        ledger.listen(self._show)
+        self._silence = ledger.listen(self._show)
 
     def __exit__(self, *_: object) -> None:
+        self._silence()
         self._progress.stop()
 
     def _show(self, event: str, title: str, detail: str, more: str) -> None:
