@@ -12,6 +12,7 @@ from kforge_dynamo.records.task import Task
 from kforge_dynamo.sandbox.gate import Truth
 from kforge_dynamo.sandbox.inputs import InputClass, Seeds, draw, full_shape
 from kforge_dynamo.sandbox.oracle import Parts, Setting, truths
+from kforge_dynamo.sandbox.rows import MOST_ELEMENTS, MOST_ELEMENTS_LATER
 
 CACHE_BYTES = 1 << 30
 DRAWN_BYTES = 1 << 28
@@ -54,9 +55,8 @@ class Bench:
             seed = self._seeds.seed(f"{chosen.name} noise", number)
             inputs = self.expanded(sizes, drawn)
             where = f"{chosen.name}, sizes {tuple(sizes)}"
-            setting = Setting(
-                self.numerics, where, chosen.exact, chosen.base == "equal_rows", seed, _NOISY if number == 0 else _NOISY_LATER
-            )
+            limits = (_NOISY, MOST_ELEMENTS) if number == 0 else (_NOISY_LATER, MOST_ELEMENTS_LATER)
+            setting = Setting(self.numerics, where, chosen.exact, chosen.base == "equal_rows", seed, *limits)
             self._truths[key] = truths(
                 self.parts, setting, sizes, inputs, lambda: self.expanded(sizes, self.draw(sizes, chosen, number))
             )

@@ -11,7 +11,7 @@ import torch
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.sandbox.bench import CACHE_BYTES
 from kforge_dynamo.sandbox.dissect import row_local
-from kforge_dynamo.sandbox.rows import BLOCK_BYTES, ORACLE_FLOP, flop, value_bytes
+from kforge_dynamo.sandbox.rows import BLOCK_BYTES, MOST_ELEMENTS, is_sampled, value_bytes
 from kforge_dynamo.semantics.evaluate import dtype_of, shape_of
 
 _MEMINFO = Path("/proc/meminfo")
@@ -35,7 +35,7 @@ def needed_bytes(task: Task, sizes: Sequence[int]) -> int:
     values = value_bytes(task, axes, 8)
     wide = values + 8 * 6 * outputs
     if row_local(task):
-        sampled = flop(task, sizes) > ORACLE_FLOP
+        sampled = is_sampled(task, sizes, MOST_ELEMENTS)
         wide = BLOCK_BYTES + (0 if sampled else 8 * 6 * outputs + _widest_product(task, axes) * 16)
     return 3 * region_bytes(task, sizes) + min(wide, values + 8 * 6 * outputs) + CACHE_BYTES // 4
 

@@ -85,14 +85,16 @@ class Draws:
 @dataclass(frozen=True, slots=True)
 class Setting:
     """How a draw is to be judged: `exact` asks for equality where eager has it, `alike` says that all rows of the left
-    operand are equal; `seed` feeds the noise, of which there are at most `most_draws`; `where` names the draw."""
+    operand are equal; `seed` feeds the noise, of which there are at most `most_draws`; outputs of more than `most_elements`
+    are judged by sampled rows; `where` names the draw."""
 
     numerics: Numerics
     where: str
     exact: bool
     alike: bool
     seed: int
-    most_draws: int = 7
+    most_draws: int
+    most_elements: int
 
 
 def truths(
@@ -103,7 +105,8 @@ def truths(
     redraw: Callable[[], Sequence[torch.Tensor]],
 ) -> list[Truth]:
     """The truth of every output. `inputs` have the full shapes of their specs; `redraw` makes the same ones again later."""
-    sampled = sample_rows(parts.task, sizes, torch.Generator().manual_seed(setting.seed), inputs[0].device)
+    generator = torch.Generator().manual_seed(setting.seed)
+    sampled = sample_rows(parts.task, sizes, setting.most_elements, generator, inputs[0].device)
     found = _truths_at(parts, setting, sizes, inputs, sampled)
     return found if sampled is None else _with_whole(parts, setting, sizes, inputs, found, redraw)
 
@@ -315,7 +318,8 @@ def _with_whole(
     found: list[Truth],
     redraw: Callable[[], Sequence[torch.Tensor]],
 ) -> list[Truth]:
-    outputs = evaluate_in_blocks(parts.task, inputs, sizes, baseline_policy(parts.task, setting.numerics))
+    policy = replace(baseline_policy(parts.task, setting.numerics), wide_gemm=False)
+    outputs = evaluate_in_blocks(parts.task, inputs, sizes, policy)
 
     def again(place: int, rows: torch.Tensor) -> Truth:
         return _truths_at(parts, setting, sizes, redraw(), rows_holding(parts.task, sizes, rows))[place]

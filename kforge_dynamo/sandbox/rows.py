@@ -14,6 +14,9 @@ from kforge_dynamo.semantics.evaluate import Policy, evaluate, shape_of
 
 BLOCK_BYTES = 256 << 20
 ORACLE_FLOP = 1 << 33
+MOST_ELEMENTS, MOST_ELEMENTS_LATER = 1 << 20, 1 << 18
+"""Of an output whose oracle covers every row: for the seed that every candidate meets, and for those of the final stage. A
+region's budget is 10 s, and an element costs about 5 us on one core for the first seed of all classes together."""
 _RANDOM_ROWS = 128
 _EDGE = 64
 _MOST_EDGES = 64
@@ -81,9 +84,20 @@ class Sampled:
     flat: torch.Tensor
 
 
-def sample_rows(task: Task, sizes: Sequence[int], generator: torch.Generator, device: torch.device) -> Sampled | None:
+def is_sampled(task: Task, sizes: Sequence[int], most_elements: int) -> bool:
+    """Whether the oracle covers sampled rows only: above 2^33 FLOP, or with more than `most_elements` in an output, where
+    rows are independent."""
+    axes = dict(zip(task.axes, sizes, strict=True))
+    largest = max(math.prod(int(extent) for extent in shape_of(task.value(number).shape, axes)) for number in task.outputs)
+    much = flop(task, sizes) > ORACLE_FLOP or largest > most_elements
+    return much and row_local(task) and all(1 not in task.value(number).rows for number in task.outputs)
+
+
+def sample_rows(
+    task: Task, sizes: Sequence[int], most_elements: int, generator: torch.Generator, device: torch.device
+) -> Sampled | None:
     """Which rows the oracle covers: first, last, both sides of the edges of tiles, 128 random; None where it covers all."""
-    if flop(task, sizes) <= ORACLE_FLOP or not row_local(task) or not _full_rows(task):
+    if not is_sampled(task, sizes, most_elements):
         return None
     axes = dict(zip(task.axes, sizes, strict=True))
     rows = {}
@@ -110,10 +124,6 @@ def rows_holding(task: Task, sizes: Sequence[int], flat: torch.Tensor) -> Sample
         rest = rest // axes[axis]
     rows = {axis: rows[axis] for axis in task.row_axes}
     return _sampled(task, axes, rows, flat.device)
-
-
-def _full_rows(task: Task) -> bool:
-    return all(1 not in task.value(number).rows for number in task.outputs)
 
 
 def _chosen(size: int, random: int, edges: bool, generator: torch.Generator) -> torch.Tensor:

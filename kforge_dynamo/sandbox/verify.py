@@ -1,4 +1,5 @@
-"""Is a loaded candidate right? It runs before the reference is computed, on fresh memory with guards, twice a draw."""
+"""Is a loaded candidate right? It runs before the reference is computed, on fresh memory with guards; on the first draw of
+each class twice."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def verify(launcher: Launcher, bench: Bench, plan: Plan, say: Callable[[str], No
         say(f"class {chosen.name} at sizes {plan.sizes}")
         runs = []
         for number in plan.numbers:
-            run = _run_twice(launcher, bench, plan, chosen, number)
+            run = _run(launcher, bench, plan, chosen, number)
             if isinstance(run, Verdict):
                 return run
             runs.append(run)
@@ -60,23 +61,31 @@ class _Run:
     outputs: list[torch.Tensor]
 
 
-def _run_twice(launcher: Launcher, bench: Bench, plan: Plan, chosen: InputClass, number: int) -> _Run | Verdict:
+def _run(launcher: Launcher, bench: Bench, plan: Plan, chosen: InputClass, number: int) -> _Run | Verdict:
     where = f"class {chosen.name}, sizes {plan.sizes}, draw {number}"
     drawn = bench.draw(plan.sizes, chosen, number)
-    found = launch_twice(launcher, bench.task, plan, drawn, _PADS[number % len(_PADS)], where)
-    if isinstance(found, Verdict):
-        return found
-    first, second = found
-    for place_, (left, right) in enumerate(zip(first, second, strict=True)):
-        if not plan.atomics and not same_bits(left, right):
+    canaries = (CANARY, SECOND_CANARY) if number == 0 else (CANARY,)
+    runs = launch_guarded(launcher, bench.task, plan, drawn, _PADS[number % len(_PADS)], canaries, where)
+    if isinstance(runs, Verdict):
+        return runs
+    for again in runs[1:]:
+        verdict = _repeated(bench, plan, chosen, _Run(number, drawn, runs[0]), again, where)
+        if verdict is not None:
+            return verdict
+    return _Run(number, drawn, runs[0])
+
+
+def _repeated(bench: Bench, plan: Plan, chosen: InputClass, first: _Run, again: list[torch.Tensor], where: str) -> Verdict | None:
+    """What is wrong with a second launch: other bits than the first or, with atomics, wrong by itself."""
+    if plan.atomics:
+        verdict = _judged(bench, plan, chosen, [_Run(first.number, first.drawn, again)])
+        return None if verdict.passed else verdict
+    for place_, (left, right) in enumerate(zip(first.outputs, again, strict=True)):
+        if not same_bits(left, right):
             spots = _differences(left, right)
             words = f"output {place_}: {spots} elements differ between two launches on equal inputs (or were not written)"
             return Verdict(Status.NON_DETERMINISTIC, None, None, where, words)
-    if plan.atomics:  # each launch must be right by itself: the second is judged as a draw of its own
-        verdict = _judged(bench, plan, chosen, [_Run(number, drawn, second)])
-        if not verdict.passed:
-            return verdict
-    return _Run(number, drawn, first)
+    return None
 
 
 def _differences(left: torch.Tensor, right: torch.Tensor) -> int:
@@ -85,15 +94,21 @@ def _differences(left: torch.Tensor, right: torch.Tensor) -> int:
     return int((left != right).sum())
 
 
-def launch_twice(
-    launcher: Launcher, task: Task, plan: Plan, drawn: Sequence[torch.Tensor], pad: int, where: str
-) -> tuple[list[torch.Tensor], list[torch.Tensor]] | Verdict:
-    """Two launches on fresh copies of the inputs, with outputs full of different canaries; the outputs, or what was wrong."""
+def launch_guarded(
+    launcher: Launcher,
+    task: Task,
+    plan: Plan,
+    drawn: Sequence[torch.Tensor],
+    pad: int,
+    canaries: Sequence[int],
+    where: str,
+) -> list[list[torch.Tensor]] | Verdict:
+    """One launch a canary, on fresh copies of the inputs and outputs full of that canary; the outputs, or what was wrong."""
     axes = dict(zip(task.axes, plan.sizes, strict=True))
     device = drawn[0].device
     inputs = [place(values, item, full_shape(item, axes), pad) for values, item in zip(drawn, task.inputs, strict=True)]
     runs = []
-    for canary in (CANARY, SECOND_CANARY):
+    for canary in canaries:
         outputs = [_output(task, number, axes, device, canary) for number in task.outputs]
         with threads(plan.threads):
             launcher([item.tensor for item in inputs], [item.tensor for item in outputs], list(plan.sizes))
@@ -103,7 +118,7 @@ def launch_twice(
         if fault is not None:
             return fault
         runs.append([item.tensor for item in outputs])
-    return runs[0], runs[1]
+    return runs
 
 
 def _write_fault(inputs: Sequence[Placed], outputs: Sequence[Placed], where: str) -> Verdict | None:
