@@ -1,9 +1,9 @@
 """The built-in generator for GPUs: a task and a schedule become Triton kernels and the plan that launches them.
 
 `stages` divides a task: the kernel of the product (`product`, its operands by `operands`, its end by `epilogue`) does what a
-tile holds, `columns` joins statistics over the rows, `rows` finishes what needs a whole row. All three write a task's values with `compose`, from
-the expressions of `expressions` and the states of `reductions`; `scope` and `forms` say which columns of one value stand at
-which columns of another. `space` and `model` choose schedules.
+tile holds, `columns` joins statistics over the rows, `rows` finishes what needs a whole row. All of them write a task's
+values with `compose`, from the expressions of `expressions` and the states of `reductions`; `scope` and `forms` say which
+columns of one value stand at which columns of another. `space` and `model` choose schedules.
 """
 
 from __future__ import annotations

@@ -319,4 +319,6 @@ def _shared_bytes(task: Task, product: Product, schedule: Schedule, item: int) -
     halved = 2 if schedule.store == "halves" else 1
     moved = schedule.flatten and schedule.cut_n == 256 and _reduces_groups(task, product, stages)
     tile = schedule.block_m * schedule.block_n
+    if stages is not None and stages.column_partials:
+        loads += 32768 if schedule.block_n == 256 else 4096  # sums over the rows cross the warps
     return loads + max(widest * schedule.block_m * schedule.cut_n // halved, 4 * tile if moved else 0) + 1024
