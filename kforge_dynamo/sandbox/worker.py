@@ -28,6 +28,7 @@ Environment = Callable[[], Mapping[str, str]]
 _NEVER_INHERITED = ("TRITON_INTERPRET", "PYTHONSTARTUP", "PYTHONINSPECT")
 _log = logging.getLogger("kforge")
 _READY_S = 180.0
+_LOOK_S = 0.5  # how long a death without a closed pipe may go unnoticed
 _LONGEST_LINE = 16 << 20
 _KEPT_LINES = 40
 _SHOWN_LINES = 8
@@ -182,8 +183,13 @@ class Worker:
                 if message:
                     continue
                 left_s = deadline - time.monotonic()
-                if left_s <= 0 or not selector.select(left_s):
-                    return _End(Status.TIMEOUT, f"no answer within {timeout_s:.1f} s; it was at: {running.stage}")
+                ended = running.process.poll() is not None
+                if not selector.select(0 if ended else max(0.0, min(left_s, _LOOK_S))):
+                    if ended:  # a process that it forked may hold the pipe open
+                        return self._death(running)
+                    if left_s <= 0:
+                        return _End(Status.TIMEOUT, f"no answer within {timeout_s:.1f} s; it was at: {running.stage}")
+                    continue
                 chunk = os.read(running.answers, 1 << 16)
                 if not chunk:
                     return self._death(running)

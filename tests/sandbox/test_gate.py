@@ -7,14 +7,15 @@ import math
 import pytest
 import torch
 from sandbox_checks import bench_of
-from sandbox_tasks import HIGHEST, gelu, linear, relu_mask, row_max
+from sandbox_tasks import HIGHEST, batch_norm, gelu, linear, relu_mask, row_max
 
 from kforge_dynamo.records.target import Numerics
+from kforge_dynamo.sandbox import bench as bench_module
 from kforge_dynamo.sandbox import gate
 from kforge_dynamo.sandbox.inputs import BY_NAME
 from kforge_dynamo.sandbox.noise import noise_scales, noise_shape
 from kforge_dynamo.sandbox.precision import baseline_policy, round_to_tf32
-from kforge_dynamo.sandbox.rows import evaluate_in_blocks
+from kforge_dynamo.sandbox.rows import evaluate_in_blocks, is_sampled
 from kforge_dynamo.semantics.evaluate import Mode, Policy
 
 
@@ -124,6 +125,24 @@ def test_truth_non_finite_places_are_demanded():
     assert truth.classes is not None
     assert bool((truth.classes[0] == 1).all())  # the row with a NaN
     assert bool((truth.classes[3:] == 0).all())
+
+
+def test_is_sampled_large_products_and_large_outputs_of_independent_rows():
+    assert not is_sampled(gelu(), (64,), 1 << 20)
+    assert is_sampled(gelu(), (64,), 1000)
+    assert is_sampled(gelu(k=8192, n=8192), (1024,), 1 << 40)
+    assert not is_sampled(batch_norm(), (64,), 1000)
+
+
+def test_truth_of_sampled_rows_still_sees_every_row(monkeypatch):
+    monkeypatch.setattr(bench_module, "MOST_ELEMENTS", 1000)
+    (truth,) = truth_of(gelu(), rows=700)
+    assert truth.at is not None and truth.oracle.shape[0] < 300
+    value = truth.whole.eager.clone()
+    assert gate.judge([value], [truth]).fault is None
+    unseen = next(row for row in range(700) if row not in set(truth.at.tolist()))
+    value[unseen] *= 1.0001
+    assert gate.judge([value], [truth]).fault is not None
 
 
 def test_round_to_tf32_keeps_ten_bits_to_nearest_even():

@@ -154,6 +154,13 @@ def test_worker_children_of_a_candidate_die_with_it(ask, tmp_path):
     assert wait_until(lambda: not alive(int(note.read_text())))
 
 
+def test_worker_death_is_noticed_although_a_fork_holds_the_pipe(ask):
+    start = time.monotonic()
+    trial = ask(EVIL + "if os.fork() == 0: time.sleep(1000)\n    os._exit(9)\n", timeout_s=120.0)
+    assert "status 9" in trial.verdict.evidence
+    assert time.monotonic() - start < 60.0
+
+
 def test_worker_prints_of_gigabytes_are_not_taken_for_answers(ask):
     noise = '    for _ in range(2000): print(\'{"kind": "trial", "text": "x"}\' * 50)\n    sys.stdout.flush()\n'
     trial = ask("import sys" + HONEST + noise)
