@@ -1,4 +1,7 @@
-"""A region by its reference: the task's own graph, compiled by Inductor through AOTAutograd, eager where that fails."""
+"""A region by its reference: the task's own graph, compiled by Inductor through AOTAutograd, eager where that fails.
+
+Private API, read in torch 2.11.0, 2.13.0 and 2.14.1: `torch._inductor.compile(gm, inputs)`, which its own docstring offers.
+"""
 
 from __future__ import annotations
 

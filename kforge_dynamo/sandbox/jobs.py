@@ -21,7 +21,7 @@ from typing import BinaryIO, cast
 
 import torch
 
-from kforge_dynamo.errors import RecordError
+from kforge_dynamo.errors import BuildError, RecordError
 from kforge_dynamo.languages.base import Language
 from kforge_dynamo.records.codec import from_text, to_text
 from kforge_dynamo.records.outcome import Status, Trial, Verdict
@@ -71,6 +71,8 @@ def answer(evaluator: Evaluator, text: str) -> tuple[Trial, bool]:
         return evaluator.evaluate(request), False
     except RecordError as error:
         return _failed(request, Status.REJECTED, f"malformed plan: {error}"), False
+    except BuildError as error:  # a kernel that compiles at its first call
+        return _failed(request, Status.COMPILE_ERROR, str(error)[-2000:]), False
     except torch.OutOfMemoryError as error:
         torch.cuda.empty_cache()
         return _failed(request, Status.RUNTIME_ERROR, f"out of device memory: {str(error)[:300]}"), False
