@@ -43,14 +43,15 @@ UNSTABLE_SPREAD = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long a run may take and how many samples it must and may have."""
+    """How long a run may take, how many samples it must and may have, and how many undisturbed ones stand for all."""
 
     budget_s: float
     fewest: int
     most: int
+    undisturbed: int
 
 
-EFFORTS = {"search": Effort(0.4, 5, 11), "final": Effort(1.5, 15, 31)}
+EFFORTS = {"search": Effort(0.4, 5, 11, 3), "final": Effort(1.5, 15, 31, 15)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def sample_wall(contest: Contest, effort: Effort) -> Samples:
                 if fault is not None:
                     return Samples({}, counts, 0, fault)
             turn += 1
-    chosen = kept if min(len(found) for found in kept.values()) >= effort.fewest else every
+    chosen = kept if min(len(found) for found in kept.values()) >= effort.undisturbed else every
     return Samples({name: tuple(found) for name, found in chosen.items()}, counts, turn, None)
 
 

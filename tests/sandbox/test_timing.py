@@ -43,7 +43,7 @@ def pause(seconds):
 
 def test_sample_wall_ratio_of_known_pauses():
     calls = {"candidate": pause(2e-4), "region": pause(4e-4)}
-    found = timing.sample_wall(contest(calls), timing.Effort(0.1, 5, 11))
+    found = timing.sample_wall(contest(calls), timing.Effort(0.1, 5, 11, 5))
     assert found.fault is None
     fast, slow = (sorted(found.by_name[name])[len(found.by_name[name]) // 2] for name in ("candidate", "region"))
     assert 200 <= fast < 1000
@@ -52,9 +52,22 @@ def test_sample_wall_ratio_of_known_pauses():
 
 def test_sample_wall_final_effort_takes_at_least_fifteen_samples_of_slow_calls():
     assert timing.EFFORTS["final"].fewest >= 15
-    found = timing.sample_wall(contest({"candidate": pause(1e-3)}), timing.Effort(0.001, 15, 31))
-    assert len(found.by_name["candidate"]) >= 15
+    found = timing.sample_wall(contest({"candidate": pause(1e-3)}), timing.Effort(0.001, 15, 31, 15))
+    assert found.rounds >= 15 and len(found.by_name["candidate"]) >= 15
     assert found.calls_a_sample["candidate"] == 1
+
+
+def test_sample_wall_disturbed_samples_are_set_aside_where_others_are_found(monkeypatch):
+    """Every second sample waits for a core: its time is not in the result."""
+    waited = iter(range(10_000))
+    monkeypatch.setattr(timing, "_waited_s", lambda device: float(next(waited) // 4))
+    found = timing.sample_wall(contest({"candidate": pause(1e-4)}), timing.Effort(0.02, 6, 6, 3))
+    assert 3 <= len(found.by_name["candidate"]) < found.rounds
+
+
+def test_waited_s_counts_up_and_is_zero_on_a_device():
+    assert timing._waited_s(CPU_DEVICE) >= 0.0
+    assert timing._waited_s(torch.device("cuda")) == 0.0
 
 
 def test_sample_wall_rotates_sets_of_inputs():
@@ -64,12 +77,12 @@ def test_sample_wall_rotates_sets_of_inputs():
         seen.append(number)
         return []
 
-    timing.sample_wall(contest({"candidate": call}), timing.Effort(0.01, 5, 5))
+    timing.sample_wall(contest({"candidate": call}), timing.Effort(0.01, 5, 5, 5))
     assert set(seen) == {0, 1, 2}
 
 
 def test_sample_wall_wrong_timed_output_ends_the_run():
-    found = timing.sample_wall(contest({"candidate": pause(1e-5)}, lambda number, outputs: "stale"), timing.Effort(0.01, 5, 5))
+    found = timing.sample_wall(contest({"candidate": pause(1e-5)}, lambda number, outputs: "stale"), timing.Effort(0.01, 5, 5, 5))
     assert found.fault == "stale"
     assert found.by_name == {}
 
