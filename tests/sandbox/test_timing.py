@@ -58,9 +58,9 @@ def test_sample_wall_final_effort_takes_at_least_fifteen_samples_of_slow_calls()
 
 
 def test_sample_wall_disturbed_samples_are_set_aside_where_others_are_found(monkeypatch):
-    """Every second sample waits for a core: its time is not in the result."""
+    """Every third sample waits for a core: its time is not in the result."""
     waited = iter(range(10_000))
-    monkeypatch.setattr(timing, "_waited_s", lambda device: float(next(waited) // 4))
+    monkeypatch.setattr(timing, "_waited_s", lambda device: float(next(waited) // 3))
     found = timing.sample_wall(contest({"candidate": pause(1e-4)}), timing.Effort(0.02, 6, 6, 3))
     assert 3 <= len(found.by_name["candidate"]) < found.rounds
 
