@@ -160,30 +160,36 @@ def _dot(it: Operands, schedule: Schedule, lanes: int) -> ProductText:
 def _own(task: Task, it: Operands, schedule: Schedule, memory: Memory, lanes: int) -> ProductText:
     panel = schedule.nv * lanes
     text = ProductText(_text("gemm.h"))
-    tile = f"{schedule.mr}, {schedule.nv}, {schedule.kc}"
-    by_columns = schedule.side == "columns"
-    shared = it.batch == 0 and (by_columns or 0 < schedule.cols < it.n)
-    packed, padded, start = "own", f"(({'width' if by_columns else 'count'}) + {panel - 1}) / {panel} * {panel}", "0"
     text.own_floats = _copies(schedule, panel)
-    lines = ("c0", "width", it.rhs_n, it.rhs_k, it.right) if by_columns else ("first", "count", it.lhs_row, it.lhs_k, it.left)
-    if shared:
-        packed, padded = _pack_together(text, task, it, schedule, memory, panel)
-        start = lines[0]
-    else:
-        if not isinstance(it.k, int):
-            raise Inexpressible("a symbolic K with an operand packed by each thread")
-        source = f"{lines[4]} + {lines[0]} * {lines[2]}"
-        panels = f"({lines[1]} + {panel - 1}) / {panel}"
-        packed = f"own + {text.own_floats}"
-        side = _rounded(it.n if by_columns and schedule.cols == 0 else schedule.cols if by_columns else schedule.rows, panel)
-        text.own_floats += side * int(it.depth)
-        facts = f"{lines[2]}, {lines[3]}, {lines[1]}, {it.k}, 0, {panels}"
-        text.item.append(f"pack_panels<{schedule.nv}, {schedule.kc}>({packed}, {source}, {facts});")
-    if by_columns:
-        rows = f"{it.left} + first * {it.lhs_row}, {it.lhs_row}, {it.lhs_k}, count"
-        text.item.append(f"multiply<{tile}>({packed}, {padded}, {start}, width, {rows}, {it.k_text}, p, pitch, exact, own);")
+    tile = f"{schedule.mr}, {schedule.nv}, {schedule.kc}"
+    if schedule.side == "rows":
+        return _rows_side(text, task, it, schedule, memory, panel, tile)
+    rows = f"{it.left} + first * {it.lhs_row}, {it.lhs_row}, {it.lhs_k}, count, {it.k_text}, p, pitch, exact, own"
+    if schedule.fresh or it.batch:
+        fresh = f"own + {text.own_floats}"
+        text.own_floats += _rounded(schedule.cols if 0 < schedule.cols < it.n else it.n, panel) * schedule.kc
+        side = f"{it.right} + c0 * {it.rhs_n}, {it.rhs_n}, {it.rhs_k}, width"
+        text.item.append(f"multiply_fresh<{tile}>({fresh}, {side}, {rows});")
         return text
-    return _turned(text, it, schedule, panel, f"multiply<{tile}>({packed}, {padded}, {start}, count, ")
+    packed, padded = _pack_together(text, task, it, schedule, memory, panel)
+    text.item.append(f"multiply_packed<{tile}>({packed}, {padded}, c0, width, {rows});")
+    return text
+
+
+def _rows_side(
+    text: ProductText, task: Task, it: Operands, schedule: Schedule, memory: Memory, panel: int, tile: str
+) -> ProductText:
+    if it.batch == 0 and 0 < schedule.cols < it.n:
+        packed, padded = _pack_together(text, task, it, schedule, memory, panel)
+        return _turned(text, it, schedule, panel, f"multiply_packed<{tile}>({packed}, {padded}, first, count, ")
+    if not isinstance(it.k, int):
+        raise Inexpressible("a symbolic K with an operand packed by each thread")
+    packed = f"own + {text.own_floats}"
+    text.own_floats += _rounded(schedule.rows, panel) * int(it.depth)
+    padded = f"((count + {panel - 1}) / {panel} * {panel})"
+    source = f"{it.left} + first * {it.lhs_row}, {it.lhs_row}, {it.lhs_k}, count, {it.k}, 0, {padded} / {panel}"
+    text.item.append(f"pack_panels<{schedule.nv}, {schedule.kc}>({packed}, {source});")
+    return _turned(text, it, schedule, panel, f"multiply_packed<{tile}>({packed}, {padded}, 0, count, ")
 
 
 def _turned(text: ProductText, it: Operands, schedule: Schedule, panel: int, call: str) -> ProductText:

@@ -77,7 +77,7 @@ def _mixed(ranked: Sequence[Schedule]) -> list[Schedule]:
     seen: dict[tuple[object, ...], int] = {}
     rounds: list[tuple[int, int]] = []
     for place, schedule in enumerate(ranked):
-        kind = (schedule.product, schedule.side, schedule.cols > 0)
+        kind = (schedule.product, schedule.side, schedule.cols > 0, schedule.fresh)
         seen[kind] = seen.get(kind, -1) + 1
         rounds.append((seen[kind], place))
     return [ranked[place] for _, place in sorted(rounds)]
@@ -120,14 +120,22 @@ def _tiles(lanes: int) -> tuple[tuple[int, int], ...]:
 
 def _columns(shape: Shape, target: Target, lanes: int) -> Iterator[Schedule]:
     """The right operand packed, rows broadcast: many rows share one packing."""
+    share = -(-shape.m // max(1, target.units // max(1, shape.outer)))
+    if shape.m < 12:
+        # few rows: more vectors to a tile, and each unit packs its own columns once
+        for cols in (64, 128, 256):
+            yield Schedule("own", shape.m, cols, "columns", shape.m, max(2, min(8, 24 // shape.m)), 256, fresh=True)
+        return
     for mr, nv in _tiles(lanes):
-        share = -(-shape.m // max(1, target.units // max(1, shape.outer)))
         for floats in (65536, 24576):
             rows = _up(min(share, max(mr, floats // shape.n)), mr)
             yield Schedule("own", rows, 0, "columns", mr, nv, 256)
         for cols in (256, 512):
             if cols < shape.n:
                 yield Schedule("own", _up(min(share, 96), mr), cols, "columns", mr, nv, 256)
+        if shape.m <= 256:
+            for cols in (64, 128):
+                yield Schedule("own", _up(shape.m, mr), cols, "columns", mr, nv, 256, fresh=True)
 
 
 def _rows(shape: Shape, target: Target, lanes: int) -> Iterator[Schedule]:
@@ -158,6 +166,7 @@ def neighbours(schedule: Schedule, task: Task, sizes: Sequence[int], target: Tar
         near += [replace(schedule, kc=kc) for kc in (128, 256, 512, 1024) if kc != schedule.kc and kc < 2 * shape.k]
         near += [replace(schedule, mr=mr, nv=nv) for mr, nv in _tiles(lanes_of(target)) if (mr, nv) != (schedule.mr, schedule.nv)]
         near.append(replace(schedule, phased=not schedule.phased))
+        near += [replace(schedule, fresh=not schedule.fresh)] if schedule.side == "columns" else []
     if schedule.product == "dot":
         near += [replace(schedule, mr=mr) for mr in (1, 2, 4, 8) if mr != schedule.mr]
     near = [item for item in near if item != schedule and _writes(task, item, target)]
@@ -192,7 +201,8 @@ def _packing_us(shape: Shape, schedule: Schedule, lanes: int, threads: int, cols
     panel = schedule.nv * lanes
     if schedule.side == "columns":
         waste = _up(shape.m, schedule.mr) / shape.m * _up(shape.n, lanes) / shape.n - 1
-        moved = right / (_TURN_GBS if shape.by_k[1] else 2 * _TURN_GBS)
+        again = -(-shape.m // schedule.rows) if schedule.fresh else 1
+        moved = again * right / (_TURN_GBS if shape.by_k[1] else 4 * _TURN_GBS if schedule.fresh else 2 * _TURN_GBS)
     else:
         waste = _up(shape.m, lanes if schedule.nv <= 2 else panel) / shape.m * _up(shape.n, schedule.mr) / shape.n - 1
         moved = left / _TURN_GBS + 4.0 * shape.m * shape.n * shape.outer / _TURN_GBS

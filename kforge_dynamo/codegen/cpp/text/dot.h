@@ -7,6 +7,13 @@ INLINE V lane_sums(V (&r)[W]) {                                // lane l of the 
       if (!(i & (2 * s - 1))) r[i] = blend_pair(r[i], r[i + s], s, false) + blend_pair(r[i], r[i + s], s, true);
   return r[0];
 }
+// keeps a loaded vector in a register: the compiler would load it again for every use, and loads are what is short here
+INLINE V pinned(V x) {
+#if defined(__x86_64__)
+  asm("" : "+v"(x));
+#endif
+  return x;
+}
 // p[m * pitch + n] for MT rows of a and n < count of b (at most W / MT)
 template <int MT, class T> INLINE void dot_tile(const T* a, long a_line, const T* b, long b_line, long count, long k, float* p, long pitch) {
   constexpr int NT = W / MT;
@@ -16,21 +23,30 @@ template <int MT, class T> INLINE void dot_tile(const T* a, long a_line, const T
   const T* lines[NT];
 #pragma GCC unroll 16
   for (int n = 0; n < NT; ++n) lines[n] = b + (n < count ? n : count - 1) * b_line;
-  auto step = [&](long x, auto get) __attribute__((always_inline)) {
+  constexpr int K = Lane<T>::K;
+  long x = 0;
+  for (; x + W * K <= k; x += W * K) {
     V u[MT];
 #pragma GCC unroll 16
-    for (int m = 0; m < MT; ++m) u[m] = get(a + m * a_line + x);
+    for (int m = 0; m < MT; ++m) u[m] = load<W>(a + m * a_line + x);
 #pragma GCC unroll 16
     for (int n = 0; n < NT; ++n) {
-      const V w = get(lines[n] + x);
+      const V w = pinned(load<W>(lines[n] + x));
 #pragma GCC unroll 16
       for (int m = 0; m < MT; ++m) acc[m * NT + n] = multiply_add(acc[m * NT + n], u[m], w, (const T*)0);
     }
-  };
-  constexpr int K = Lane<T>::K;
-  long x = 0;
-  for (; x + W * K <= k; x += W * K) step(x, [](const T* q) __attribute__((always_inline)) { return load<W>(q); });
-  if (x < k) step(x, [&](const T* q) __attribute__((always_inline)) { return load_some(q, k - x); });
+  }
+  if (x < k) {
+    V u[MT];
+#pragma GCC unroll 16
+    for (int m = 0; m < MT; ++m) u[m] = load_some(a + m * a_line + x, k - x);
+#pragma GCC unroll 16
+    for (int n = 0; n < NT; ++n) {
+      const V w = load_some(lines[n] + x, k - x);
+#pragma GCC unroll 16
+      for (int m = 0; m < MT; ++m) acc[m * NT + n] = multiply_add(acc[m * NT + n], u[m], w, (const T*)0);
+    }
+  }
   float out[W];
   store<W>(out, lane_sums(acc));
   for (int m = 0; m < MT; ++m)

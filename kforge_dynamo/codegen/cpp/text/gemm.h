@@ -121,16 +121,19 @@ template <int NV, class T> static void pack_panel(float* dst, const T* src, long
     }
   }
 }
-// The scalar side's lines that come next, copied while a tile is computed, and those after them, fetched into the cache.
+// What comes next: the scalar side's lines, copied while a tile is computed; the lines after them, and `ahead` numbers of the
+// vector side in steps of `step`, fetched into the cache.
 template <class T> struct Next {
   const T* from;
   long line, lines;
   float* to;
   const T* far;
+  const T* ahead;
+  long step;
 };
 constexpr long FLUSH = 256;   // lanes summed in one register before they are added to memory: bounds the rounding error
 // c[i * pitch + l] = or += sum over x of s[i * SP + x] * v[x * vp + l], l < NV * W
-template <int MR, int NV, int SP, bool COPY, class T>
+template <int MR, int NV, int SP, bool COPY, bool AHEAD, class T>
 INLINE void tile(long depth, const float* v, long vp, const float* s, float* c, long pitch, bool add, const Next<T>& next) {
   for (long start = 0; start < depth; start += FLUSH, add = true) {
     const long end = depth - start < FLUSH ? depth : start + FLUSH;
@@ -141,6 +144,7 @@ INLINE void tile(long depth, const float* v, long vp, const float* s, float* c, 
       for (int j = 0; j < NV; ++j) acc[i][j] = V{};
     auto steps = [&](long x, long stop) __attribute__((always_inline)) {
       for (; x < stop; ++x) {
+        if (AHEAD) __builtin_prefetch(next.ahead + x * Lane<T>::K * next.step, 0, 2);
         V b[NV];
 #pragma GCC unroll 8
         for (int j = 0; j < NV; ++j) b[j] = load<W>(v + x * vp + j * W);
@@ -154,10 +158,15 @@ INLINE void tile(long depth, const float* v, long vp, const float* s, float* c, 
     };
     long x = start;
     if (COPY) {
-      for (; x + W <= end; x += W) {
-        for (long i = 0; i < next.lines; ++i) {
-          __builtin_prefetch(next.far + i * next.line + x * Lane<T>::K, 0, 2);
-          store<W>(next.to + i * SP + x, load<W>(next.from + i * next.line + x * Lane<T>::K));
+      const long line = next.line, lines = next.lines;
+      const T *first = next.from + x * Lane<T>::K, *beyond = next.far + x * Lane<T>::K;
+      float* copy = next.to + x;
+      for (; x + W <= end; x += W, first += W * Lane<T>::K, beyond += W * Lane<T>::K, copy += W) {
+        const T *from = first, *far = beyond;
+        float* to = copy;
+        for (long i = 0; i < lines; ++i, from += line, far += line, to += SP) {
+          __builtin_prefetch(far, 0, 2);
+          store<W>(to, load<W>(from));
         }
         steps(x, x + W);
       }
@@ -172,35 +181,40 @@ INLINE void tile(long depth, const float* v, long vp, const float* s, float* c, 
       }
   }
 }
-// out(v, s) for `vn` lines of the vector side from `v0` on, and `sn` of the scalar side: c[s * pitch + v]. The vector side is
-// packed as [k block][panel][lane of k][NV * W] with `padded` lines in all; v0 is the start of a panel. With `exact` nothing
-// beyond vn and sn is written, else whole tiles are. `own` holds 2 * MR * (KC + 16) + MR * NV * W floats. KC counts lanes.
-template <int MR, int NV, int KC, class T>
-static void multiply(const float* panels, long padded, long v0, long vn, const T* src, long line, long step, long sn, long k, float* c,
+// out(v, s) for `vn` lines of the vector side, and `sn` of the scalar side: c[s * pitch + v]. `panels(x, count)` gives the
+// vector side's block of `count` numbers along k from x on, packed as [panel][lane of k][NV * W]. With `exact` nothing beyond
+// vn and sn is written, else whole tiles are. `own` holds 2 * MR * (KC + 16) + MR * NV * W floats. KC counts lanes.
+// `ahead` is where the vector side lies unpacked, where its lines are neighbours; null where it is packed already.
+template <int MR, int NV, int KC, bool AHEAD, class T, class F>
+INLINE void multiply(F panels, const T* ahead, long ahead_step, long vn, const T* src, long line, long step, long sn, long k, float* c,
                      long pitch, bool exact, float* own) {
   constexpr int SP = KC + 16, P = NV * W, K = Lane<T>::K;
+  constexpr long KB = KC * K;
   float* const rest = own + 2 * MR * SP;
-  const long tiles = (sn + MR - 1) / MR, blocks = (k + KC * K - 1) / (KC * K), all = tiles * blocks;
-  auto place = [&](long q) { q = q < all ? q : all - 1; return src + (q % tiles) * MR * line + (q / tiles) * KC * K * step; };
+  const float* block = nullptr;
+  const long tiles = (sn + MR - 1) / MR, all = tiles * ((k + KB - 1) / KB);
+  auto place = [&](long q) { q = q < all ? q : all - 1; return src + (q % tiles) * MR * line + (q / tiles) * KB * step; };
   auto lines = [&](long q) { const long left = sn - (q % tiles) * MR; return q >= all ? 0 : left < MR ? left : MR; };
-  auto numbers = [&](long q) { const long left = k - (q / tiles) * KC * K; return left < KC * K ? left : KC * K; };
+  auto numbers = [&](long q) { const long left = k - (q / tiles) * KB; return left < KB ? left : KB; };
   copy_lines(own, SP, src, line, step, lines(0), numbers(0));
   for (long q = 0; q < all; ++q) {
     const long count = numbers(q), depth = (count + K - 1) / K, used = lines(q);
+    if (q % tiles == 0) block = panels(q / tiles * KB, count);
     const float* const s = own + (q & 1) * MR * SP;
     float* const to = own + (~q & 1) * MR * SP;
     const bool last = q + 1 >= all, beside = !last && step == 1 && numbers(q + 1) == count;
-    const Next<T> next = {place(q + 1), line, lines(q + 1), to, place(q + 2)};
-    const float* block = panels + q / tiles * KC * padded + v0 * depth;
-    for (long v = 0; v < vn; v += P, block += depth * P) {
+    Next<T> next = {place(q + 1), line, lines(q + 1), to, place(q + 2), ahead, ahead_step};
+    if (AHEAD) next.ahead += ((q / tiles + 1) * KB < k ? (q / tiles + 1) * KB : 0) * ahead_step + q % tiles * vn / tiles;
+    for (long v = 0; v < vn; v += P, next.ahead += P / tiles) {
+      const float* const panel = block + v * depth;
       float* const out = c + (q % tiles) * MR * pitch + v;
       const bool direct = !exact || (used == MR && v + P <= vn);
       float* const at = direct ? out : rest;
       const long at_pitch = direct ? pitch : P;
       const bool add = q >= tiles && direct;
-      if (NV > 1 && vn - v <= P / 2) tile<MR, (NV + 1) / 2, SP, false>(depth, block, P, s, at, at_pitch, add, next);
-      else if (v == 0 && beside) tile<MR, NV, SP, true>(depth, block, P, s, at, at_pitch, add, next);
-      else tile<MR, NV, SP, false>(depth, block, P, s, at, at_pitch, add, next);
+      if (NV > 1 && vn - v <= P / 2) tile<MR, (NV + 1) / 2, SP, false, AHEAD>(depth, panel, P, s, at, at_pitch, add, next);
+      else if (v == 0 && beside) tile<MR, NV, SP, true, AHEAD>(depth, panel, P, s, at, at_pitch, add, next);
+      else tile<MR, NV, SP, false, AHEAD>(depth, panel, P, s, at, at_pitch, add, next);
       if (!direct)
         for (long i = 0; i < used; ++i)
           for (long l = 0; l < P && v + l < vn; l += W) {
@@ -215,6 +229,26 @@ static void multiply(const float* panels, long padded, long v0, long vn, const T
     const long done = beside && !(NV > 1 && vn <= P / 2) ? depth / W * W : 0;
     if (done * K < numbers(q + 1)) copy_lines(to + done, SP, next.from + done * K * step, line, step, next.lines, numbers(q + 1) - done * K);
   }
+}
+// The vector side packed before, with `padded` lines in all: [k block][panel][lane of k][NV * W]; v0 is the start of a panel.
+template <int MR, int NV, int KC, class T>
+static void multiply_packed(const float* packed, long padded, long v0, long vn, const T* src, long line, long step, long sn, long k, float* c,
+                            long pitch, bool exact, float* own) {
+  constexpr int K = Lane<T>::K;
+  auto panels = [=](long x, long count) { return packed + x / K * padded + v0 * ((count + K - 1) / K); };
+  multiply<MR, NV, KC, false>(panels, (const T*)0, 0, vn, src, line, step, sn, k, c, pitch, exact, own);
+}
+// The vector side packed here, block by block along k, into `fresh`.
+template <int MR, int NV, int KC, class T>
+static void multiply_fresh(float* fresh, const T* side, long side_line, long side_step, long vn, const T* src, long line, long step, long sn,
+                           long k, float* c, long pitch, bool exact, float* own) {
+  constexpr int P = NV * W, K = Lane<T>::K;
+  auto panels = [=](long x, long count) {
+    const long depth = (count + K - 1) / K;
+    for (long v = 0; v < vn; v += P) pack_panel<NV>(fresh + v * depth, side + v * side_line + x * side_step, side_line, side_step, vn - v, count);
+    return (const float*)fresh;
+  };
+  multiply<MR, NV, KC, true>(panels, side, side_step, vn, src, line, step, sn, k, c, pitch, exact, own);
 }
 // packs panels `low` to `high` of a side with `lines` lines: see `multiply`
 template <int NV, int KC, class T>
