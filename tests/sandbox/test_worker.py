@@ -66,7 +66,7 @@ def test_worker_timed_candidate_carries_three_measurements(ask):
     assert (timings.regime, timings.mode) == ("wall", "default")
     assert timings.anchor is not None
     for found in (timings.candidate, timings.region, timings.anchor):
-        assert len(found.samples_us) >= 5
+        assert len(found.samples_us) >= 3
         assert found.median_us > 0.5
         assert "interleaved" in found.method
 
