@@ -41,6 +41,27 @@ def main(width=64, rows=40, **options):
 """
 
 
+PLANTED = (
+    MODEL
+    + """
+from kforge_dynamo import answers, evaluation
+from kforge_dynamo.records import outcome
+from kforge_dynamo.records.codec import to_text
+
+def settle(miss, bench, budget_s, seeds=()):
+    # the generator's first candidate, as if it had been measured: these stories are about the cache, not about the clock
+    candidate = bench.generator.propose(miss.task, miss.sizes, bench.target, bench.numerics, (), 1)[0]
+    fast, slow = outcome.Measurement((1.0,) * 5, "planted"), outcome.Measurement((9.0,) * 5, "planted")
+    verdict = outcome.Verdict(outcome.Status.PASSED, 1.0, 1e-7, "", "planted")
+    trial = outcome.Trial(candidate, verdict, (outcome.Timings("wall", "default", fast, slow, slow),))
+    return outcome.Winner(miss.key, to_text(miss.task), miss.domain, trial, bench.provenance(candidate.language)), None
+
+answers.settle = settle
+evaluation.Evaluator.wait = lambda self: None
+"""
+)
+
+
 class Caches:
     """Two cache folders below `home`, and processes that use them."""
 

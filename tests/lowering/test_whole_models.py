@@ -1,16 +1,28 @@
 """Whole models from transformers and timm with random weights: every region right, layers share tasks."""
 
+import importlib
+
 import pytest
 import torch
 from post_grad import capture, check
 
+from kforge_dynamo.cli.libraries import why_missing
 from kforge_dynamo.records.codec import digest
 
 IDS = torch.randint(0, 64, (2, 12), generator=torch.Generator().manual_seed(0))
 
 
+def library(name):
+    """The library, beside whatever torchvision is installed; the test is skipped where it is not there."""
+    why_missing("torchvision")  # where it was built for another torch, this makes it importable; both libraries import it late
+    reason = why_missing(name)
+    if reason is not None:
+        pytest.skip(reason)
+    return importlib.import_module(name)
+
+
 def transformer(name):
-    transformers = pytest.importorskip("transformers")
+    transformers = library("transformers")
     common = {"vocab_size": 64, "attn_implementation": "eager"}
     if name == "bert":
         config = transformers.BertConfig(
@@ -56,7 +68,7 @@ def test_language_model_is_right_in_training_with_dynamic_batch_and_in_bf16(name
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"])
 @pytest.mark.parametrize("train", [False, True])
 def test_vision_model_is_right(name, train):
-    timm = pytest.importorskip("timm", exc_type=ImportError)
+    timm = library("timm")
     small = {"img_size": 64, "pretrained": False}
     small |= (
         {"depth": 2} if name.startswith("vit") else {"depths": (2, 2), "num_heads": (2, 4), "embed_dim": 32, "window_size": 4}

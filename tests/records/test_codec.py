@@ -3,6 +3,7 @@
 import math
 
 import pytest
+
 from kforge_dynamo.errors import RecordError
 from kforge_dynamo.records.candidate import Candidate, Launch, LaunchPlan
 from kforge_dynamo.records.codec import digest, from_text, to_text

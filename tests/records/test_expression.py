@@ -1,6 +1,7 @@
 """Size expressions of launch plans."""
 
 import pytest
+
 from kforge_dynamo.errors import RecordError
 from kforge_dynamo.records.expression import compile_sizes
 
@@ -26,8 +27,8 @@ def test_no_expression_gives_an_empty_tuple():
 
 @pytest.mark.parametrize(
     "expression",
-    ["n", "m.real", "m if k else 1", "__import__('os')", "m ** 9", "1.5", "'a'", "lambda: 1", "(m := 2)", "cdiv(*m)", "min(m, key=k)",
-     "True", "m / 2", "f'{m}'", "-m", "m)(", ""],
+    ["n", "m.real", "m if k else 1", "__import__('os')", "m ** 9", "1.5", "'a'", "lambda: 1", "(m := 2)", "cdiv(*m)",
+     "min(m, key=k)", "True", "m / 2", "f'{m}'", "-m", "m)(", ""],
 )  # fmt: skip
 def test_expression_outside_the_language_is_refused(expression):
     with pytest.raises(RecordError, match="size expression"):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from kforge_dynamo.records.task import Const, InputRole, InputSpec, Node, Task, ValueSpec
 from kforge_dynamo.semantics.evaluate import Mode, Policy, evaluate
 

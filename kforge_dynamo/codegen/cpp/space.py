@@ -106,8 +106,8 @@ def _all(shape: Shape, it: Operands, target: Target) -> Iterator[Schedule]:
 def _library(shape: Shape, it: Operands, target: Target) -> Iterator[Schedule]:
     symbols = library_symbols()
     if (it.ctype == "float" and "sgemm_" in symbols) or (it.ctype == "bf16" and "cblas_gemm_bf16bf16f32" in symbols):
-        share = -(-shape.m // max(1, target.units // max(1, shape.outer)))
-        for rows in {min(share, 512), min(share, 128)}:
+        share = _share(shape, target)
+        for rows in sorted({min(share, 512), min(share, 128)}, reverse=True):
             yield Schedule("library", rows)
         if shape.outer == 1:
             yield Schedule("library_whole", 32)
@@ -115,21 +115,26 @@ def _library(shape: Shape, it: Operands, target: Target) -> Iterator[Schedule]:
 
 def _tiles(lanes: int) -> tuple[tuple[int, int], ...]:
     """Register tiles (mr, nv) that reach a core's speed: accumulators fill most of the registers."""
-    return ((14, 2), (8, 3), (12, 2), (8, 2)) if lanes == 16 else ((6, 2), (4, 2))
+    return ((12, 2), (14, 2), (6, 4), (8, 3)) if lanes == 16 else ((6, 2), (4, 3), (4, 2))
+
+
+def _share(shape: Shape, target: Target) -> int:
+    """Rows of a thread, where the threads divide the rows of each product."""
+    return -(-shape.m // max(1, target.units // max(1, shape.outer)))
 
 
 def _columns(shape: Shape, target: Target, lanes: int) -> Iterator[Schedule]:
     """The right operand packed, rows broadcast: many rows share one packing."""
-    share = -(-shape.m // max(1, target.units // max(1, shape.outer)))
     if shape.m < 12:
         # few rows: more vectors to a tile, and each unit packs its own columns once
         for cols in (64, 128, 256):
             yield Schedule("own", shape.m, cols, "columns", shape.m, max(2, min(8, 24 // shape.m)), 256, fresh=True)
         return
+    share = _share(shape, target)
     for mr, nv in _tiles(lanes):
-        for floats in (65536, 24576):
-            rows = _up(min(share, max(mr, floats // shape.n)), mr)
-            yield Schedule("own", rows, 0, "columns", mr, nv, 256)
+        # a block of the product and a block of the packed side stay in the second cache together
+        for floats in (24576, 65536):
+            yield Schedule("own", _up(min(share, max(mr, floats // shape.n)), mr), 0, "columns", mr, nv, 256)
         for cols in (256, 512):
             if cols < shape.n:
                 yield Schedule("own", _up(min(share, 96), mr), cols, "columns", mr, nv, 256)
@@ -140,17 +145,16 @@ def _columns(shape: Shape, target: Target, lanes: int) -> Iterator[Schedule]:
 
 def _rows(shape: Shape, target: Target, lanes: int) -> Iterator[Schedule]:
     """The left operand packed, weights broadcast as they lie: few rows, a large weight."""
-    mr = 14 if lanes == 16 else 6
-    for nv in (1, 2) if shape.m > lanes else (1,):
+    wide = ((6, 4), (12, 2), (14, 1)) if lanes == 16 else ((4, 3), (6, 2), (12, 1))
+    narrow = ((8, 1), (14, 1)) if lanes == 16 else ((8, 1), (12, 1))
+    for mr, nv in wide if shape.m > lanes else narrow:
         panel = nv * lanes
-        share = _up(-(-shape.m // max(1, target.units // max(1, shape.outer))), panel)
-        whole = _up(shape.m, panel)
-        for kc in (256, 512) if shape.k > 256 else (256,):
-            if share <= 256:
-                yield Schedule("own", share, 0, "rows", mr, nv, kc)
-            if whole <= 512:
-                for cols in (64, 128):
-                    yield Schedule("own", whole, cols, "rows", mr, nv, kc)
+        share, whole = _up(_share(shape, target), panel), _up(shape.m, panel)
+        if share <= 256:
+            yield Schedule("own", share, 0, "rows", mr, nv, 256)
+        if whole <= 512:
+            for cols in (64, 128):
+                yield Schedule("own", whole, cols, "rows", mr, nv, 256)
 
 
 def neighbours(schedule: Schedule, task: Task, sizes: Sequence[int], target: Target, numerics: Numerics) -> list[Schedule]:
@@ -198,13 +202,12 @@ def _packing_us(shape: Shape, schedule: Schedule, lanes: int, threads: int, cols
         loads = schedule.mr + lanes // schedule.mr
         useless = max(0.0, 2.0 * loads / lanes - 1.0) + 0.5 * (shape.m % schedule.mr > 0)
         return useless * shape.flops / (_CORE_GFLOPS[lanes] * 1e3 * threads)
-    panel = schedule.nv * lanes
     if schedule.side == "columns":
-        waste = _up(shape.m, schedule.mr) / shape.m * _up(shape.n, lanes) / shape.n - 1
+        waste = _up(shape.m, schedule.mr) / shape.m * _lanes_used(shape.n, schedule.nv, lanes) / shape.n - 1
         again = -(-shape.m // schedule.rows) if schedule.fresh else 1
         moved = again * right / (_TURN_GBS if shape.by_k[1] else 4 * _TURN_GBS if schedule.fresh else 2 * _TURN_GBS)
     else:
-        waste = _up(shape.m, lanes if schedule.nv <= 2 else panel) / shape.m * _up(shape.n, schedule.mr) / shape.n - 1
+        waste = _lanes_used(shape.m, schedule.nv, lanes) / shape.m * _up(shape.n, schedule.mr) / shape.n - 1
         moved = left / _TURN_GBS + 4.0 * shape.m * shape.n * shape.outer / _TURN_GBS
         moved += right / (2 * _CACHE_GBS) if not shape.by_k[1] else 0.0
     return waste * shape.flops / (_CORE_GFLOPS[lanes] * 1e3 * threads) + moved / (1e3 * threads)
@@ -222,6 +225,14 @@ def gain_us(task: Task, sizes: Sequence[int], target: Target) -> float:
     epilogue = product * (1 + 0.2 * nodes) / (_CACHE_GBS * 1e3 * threads)
     slow = max(0.1, min(0.6, 16.0 / shape.m)) * shape.flops / (_CORE_GFLOPS[lanes] * 1e3 * threads)
     return _EAGER_US + epilogue + slow
+
+
+def _lanes_used(count: int, nv: int, lanes: int) -> int:
+    """Lanes that `count` lines of the vector side take: whole panels, and half a panel where that is enough for the last."""
+    panel = nv * lanes
+    rest = count % panel
+    half = (nv + 1) // 2 * lanes
+    return count - rest + (0 if rest == 0 else half if rest <= panel // 2 else panel)
 
 
 def _up(count: int, unit: int) -> int:
