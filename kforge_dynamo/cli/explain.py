@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import typer
 
 from kforge_dynamo import inductor_entry, ledger
 from kforge_dynamo.cli.compare import tensors_of
-from kforge_dynamo.cli.loading import load_target, make_inputs
+from kforge_dynamo.cli.loading import Device, Dtype, Function, Shapes, TargetWord, Train, load_target, make_inputs
 
 
 def register(app: typer.Typer) -> None:
@@ -19,14 +19,12 @@ def register(app: typer.Typer) -> None:
 
 
 def explain(
-    target: Annotated[str, typer.Argument(help="module:factory or file.py:factory of a torch.nn.Module")],
-    shapes: Annotated[
-        list[str], typer.Option("--shapes", help="the inputs of one call, by commas: 8x128,8x16:int64; repeat for more calls")
-    ],
-    dtype: Annotated[str, typer.Option(help="dtype of inputs that name none, and of the model")] = "float32",
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    train: Annotated[bool, typer.Option("--train", help="the backward graph too")] = False,
-    function: Annotated[bool, typer.Option("--function", help="TARGET is a function of tensors, not a factory")] = False,
+    target: TargetWord,
+    shapes: Shapes,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    train: Train = False,
+    function: Function = False,
 ) -> None:
     """Print the partition of a model's graphs as text. Nothing is searched."""
     model = load_target(target, function=function)

@@ -10,13 +10,24 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 
 from kforge_dynamo.errors import SettingsError
 
 _SHAPE = re.compile(r"^(\d+(?:x\d+)*|\(\))(?::([a-z0-9]+))?$")
+
+TargetWord = Annotated[str, typer.Argument(metavar="TARGET", help="module:factory or file.py:factory of a torch.nn.Module")]
+Shapes = Annotated[
+    list[str], typer.Option("--shapes", help="the inputs of one call, by commas: 8x128,8x16:int64; repeat for more calls")
+]
+Dtype = Annotated[str, typer.Option(help="dtype of inputs that name none, and of the model")]
+Device = Annotated[str, typer.Option(help="cpu or cuda")]
+Train = Annotated[bool, typer.Option("--train", help="the backward graph too")]
+Function = Annotated[bool, typer.Option("--function", help="TARGET is a function of tensors, not a factory")]
+"""The words that every command about a TARGET takes."""
 
 
 def load_target(text: str, *, function: bool) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from kforge_dynamo import ledger
 from kforge_dynamo.cli.explain import run_once
-from kforge_dynamo.cli.loading import load_target, make_inputs
+from kforge_dynamo.cli.loading import Device, Dtype, Function, Shapes, TargetWord, Train, load_target, make_inputs
 from kforge_dynamo.cli.measure import own_code
 
 _ALL_S = 86400.0
@@ -29,17 +29,15 @@ def register(app: typer.Typer) -> None:
 
 
 def warm(
-    target: Annotated[str, typer.Argument(help="module:factory or file.py:factory of a torch.nn.Module")],
-    shapes: Annotated[
-        list[str], typer.Option("--shapes", help="the inputs of one call, by commas: 8x128,8x16:int64; repeat for more calls")
-    ],
-    dtype: Annotated[str, typer.Option(help="dtype of inputs that name none, and of the model")] = "float32",
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    target: TargetWord,
+    shapes: Shapes,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
     precision: Annotated[str, typer.Option(help="auto, strict or mixed")] = "auto",
     budget: Annotated[float, typer.Option(help="seconds a region")] = 30.0,
     mode: Annotated[str, typer.Option(help="the torch.compile mode the model will run under")] = "default",
-    train: Annotated[bool, typer.Option("--train", help="the backward graph too")] = False,
-    function: Annotated[bool, typer.Option("--function", help="TARGET is a function of tensors, not a factory")] = False,
+    train: Train = False,
+    function: Function = False,
 ) -> None:
     """Search kernels for the regions of a model, keep the winners, and compare the whole model with Inductor."""
     model = load_target(target, function=function)
