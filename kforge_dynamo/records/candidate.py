@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from kforge_dynamo.records.codec import LATER
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,10 @@ class Launch:
     (elements between neighbours along dimension D of input I's `rows + cols`), and `desc:in:I:ROWS:COLS:PITCH:B0:B1`
     (a tensor descriptor of a two-dimensional view of an input, output or buffer, with its block).
     `constants` are compile-time values by name. `grid` holds size expressions (Triton); C++ has the grid `("1",)`.
+
+    `weights_only` marks the preparation of weights (packing, splitting): the launch reads inputs, writes buffers that only
+    such launches write, and needs no axis size. What it leaves stays valid for as long as the inputs that it is passed hold
+    the same values, so the runtime may keep its buffers between calls and leave it out.
     """
 
     kernel: str
@@ -31,11 +37,12 @@ class Launch:
     constants: tuple[tuple[str, bool | int | float | str], ...] = ()
     num_warps: int = 4
     num_stages: int = 2
+    weights_only: bool = field(default=False, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """What a call does: allocate `buffers`, then start `launches` in order.
+    """What a call does: allocate `buffers`, then start `launches` in order, those of `weights_only` ahead of all others.
 
     `atomics` declares that two runs may differ by the order of atomic additions. `library` declares that the kernel
     calls the GEMM that ships in torch.
@@ -45,6 +52,35 @@ class LaunchPlan:
     launches: tuple[Launch, ...]
     atomics: bool = False
     library: bool = False
+
+    def __post_init__(self) -> None:
+        packing = [launch.weights_only for launch in self.launches]
+        if packing != sorted(packing, reverse=True):
+            raise ValueError("launches that prepare weights come ahead of all others")
+        if any(argument.startswith(("out:", "desc:out:")) for launch in self.prepack for argument in launch.args):
+            raise ValueError("a launch that prepares weights writes buffers, not outputs")
+
+    @property
+    def prepack(self) -> tuple[Launch, ...]:
+        """The launches that prepare weights."""
+        return tuple(launch for launch in self.launches if launch.weights_only)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Names of the buffers that `prepack` fills, in the order of `buffers`."""
+        used = {_buffer_of(argument) for launch in self.prepack for argument in launch.args}
+        return tuple(buffer.name for buffer in self.buffers if buffer.name in used)
+
+    @property
+    def packed_inputs(self) -> tuple[int, ...]:
+        """Numbers of the inputs that `prepack` reads."""
+        words = [argument.removeprefix("desc:").split(":") for launch in self.prepack for argument in launch.args]
+        return tuple(sorted({int(rest[0]) for kind, *rest in words if kind == "in"}))
+
+
+def _buffer_of(argument: str) -> str | None:
+    kind, *rest = argument.removeprefix("desc:").split(":")
+    return rest[0] if kind == "buf" else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Records to text and back, and the digest of a record.
 
 Identity comes from the fields: the digest walks `dataclasses.fields`, so a new field changes it and an unknown
-type raises instead of being left out. Floats travel as hexadecimal text, so that no bit is lost.
+type raises instead of being left out. A field that carries `LATER` is left out where it has its default, so that records
+written before it existed keep their text and digest. Floats travel as hexadecimal text, so that no bit is lost.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ import json
 import math
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from kforge_dynamo.errors import RecordError
 
 R = TypeVar("R")
+
+LATER: Mapping[str, Any] = types.MappingProxyType({"later": True})
+"""Metadata of a field that was added to a record after entries had been stored; the field has a default."""
 
 
 def plain(value: Any) -> Any:
@@ -37,8 +42,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [plain(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = [field for field in dataclasses.fields(value) if not _left_out(field, getattr(value, field.name))]
+        return {field.name: plain(getattr(value, field.name)) for field in fields}
     raise RecordError(f"a record holds a {type(value).__name__}, which has no text form")
+
+
+def _left_out(field: dataclasses.Field[Any], value: Any) -> bool:
+    return "later" in field.metadata and value == field.default
 
 
 def to_text(record: Any) -> str:
@@ -120,12 +130,14 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _from_object(kind: Any, data: Any) -> Any:
-    names = [field.name for field in dataclasses.fields(kind)]
-    if not isinstance(data, dict) or set(data) != set(names):
+    fields = dataclasses.fields(kind)
+    names = {field.name for field in fields}
+    needed = {field.name for field in fields if "later" not in field.metadata}
+    if not isinstance(data, dict) or not needed <= set(data) <= names:
         found = sorted(data) if isinstance(data, dict) else type(data).__name__
         raise RecordError(f"{kind.__name__}: expected the fields {sorted(names)}, found {found}")
     hints = _hints(kind)
     try:
-        return kind(**{name: from_plain(hints[name], data[name]) for name in names})
+        return kind(**{name: from_plain(hints[name], data[name]) for name in data})
     except (TypeError, ValueError) as error:
         raise RecordError(f"{kind.__name__}: {error}") from error

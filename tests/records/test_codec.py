@@ -5,7 +5,7 @@ import math
 import pytest
 
 from kforge_dynamo.errors import RecordError
-from kforge_dynamo.records.candidate import Candidate, Launch, LaunchPlan
+from kforge_dynamo.records.candidate import Buffer, Candidate, Launch, LaunchPlan
 from kforge_dynamo.records.codec import digest, from_text, to_text
 from kforge_dynamo.records.outcome import Measurement, Status, Timings, Trial, Verdict
 from kforge_dynamo.records.task import Const, Domain, InputRole, InputSpec, Node, Task, ValueSpec, point
@@ -93,3 +93,24 @@ def test_domain_holds_its_ends_and_nothing_beyond():
     assert not domain.holds((6,))
     assert not domain.holds((8,))
     assert not domain.holds((7, 7))
+
+
+def test_launch_that_prepares_no_weights_has_the_text_it_had_before_launches_could():
+    launch = Launch("k", ("1",), ("in:0",))
+    assert "weights_only" not in to_text(launch)
+    assert from_text(Launch, to_text(launch)) == launch
+    packing = Launch("k", ("1",), ("in:0",), weights_only=True)
+    assert from_text(Launch, to_text(packing)) == packing and digest(packing) != digest(launch)
+
+
+def test_plan_names_what_its_preparation_of_weights_reads_and_keeps():
+    pack = Launch("pack", ("1",), ("desc:in:2:8:8:8:8:8", "in:1", "buf:panels"), weights_only=True)
+    run = Launch("run", ("1",), ("in:0", "buf:panels", "buf:scratch", "out:0"))
+    buffers = (Buffer("scratch", "float32", "m"), Buffer("panels", "float32", "64"))
+    plan = LaunchPlan(buffers, (pack, run))
+    assert (plan.prepack, plan.kept, plan.packed_inputs) == ((pack,), ("panels",), (1, 2))
+    assert LaunchPlan(buffers, (run,)).kept == ()
+    with pytest.raises(ValueError, match="ahead of all others"):
+        LaunchPlan(buffers, (run, pack))
+    with pytest.raises(ValueError, match="not outputs"):
+        LaunchPlan(buffers, (Launch("pack", ("1",), ("in:1", "out:0"), weights_only=True),))
