@@ -133,22 +133,45 @@ def run(
 
 
 def judge(
-    task: Task, sizes: dict[str, int], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], share: float = 1.0
+    task: Task,
+    sizes: dict[str, int],
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    share: float = 1.0,
+    room: float = 1.0,
 ) -> None:
     """Each output's error is at most twice eager's, or half a unit in the last place (two units for the worst element);
-    `share` of the elements count."""
+    `share` of the elements count. `room` widens all of it, for outputs so small that eager's own error is a matter of luck."""
     oracle = evaluate(task, inputs, sizes, Policy(Mode.ORACLE))
     eager = evaluate(task, inputs, sizes)
     for place, (found, wanted, usual) in enumerate(zip(outputs, oracle, eager, strict=True)):
         assert found.shape == wanted.shape
         if not wanted.is_floating_point():
-            wrong = (found != usual).double().mean().item()
-            assert wrong <= 1.0 - share, f"output {place}: {wrong:.1%} differ"
+            _judge_exact(task, sizes, inputs, place, found, usual)
             continue
-        _judge_real(place, found, wanted, usual, share)
+        _judge_real(place, found, wanted, usual, share, room)
 
 
-def _judge_real(place: int, found: torch.Tensor, wanted: torch.Tensor, usual: torch.Tensor, share: float) -> None:
+def _judge_exact(
+    task: Task, sizes: dict[str, int], inputs: Sequence[torch.Tensor], place: int, found: torch.Tensor, usual: torch.Tensor
+) -> None:
+    """Equal to eager's; an index may also name another extreme value, where the operands' own dtype cannot tell the two apart."""
+    different = found != usual
+    node = task.nodes[task.outputs[place] - len(task.inputs)] if task.outputs[place] >= len(task.inputs) else None
+    if node is None or node.op not in ("argmax", "argmin") or node.attr("axes") == "rows":
+        assert not different.any(), f"output {place}: {different.double().mean().item():.1%} differ"
+        return
+    (axis,) = node.attr("axes")  # type: ignore[union-attr,misc]
+    (values,) = evaluate(replace(task, outputs=(node.args[0],)), inputs, sizes, Policy(Mode.ORACLE))  # type: ignore[arg-type]
+    dim = values.ndim - len(task.value(node.args[0]).cols) + axis  # type: ignore[arg-type,operator]
+    ours, theirs = (values.gather(dim, index.reshape_as(values.narrow(dim, 0, 1))) for index in (found, usual))
+    coarse = max((torch.finfo(x.dtype).eps for x in inputs if x.is_floating_point()), default=0.0)
+    room = 2.0 * coarse * values.abs().nan_to_num().amax(dim, keepdim=True)
+    near = (ours - theirs).abs() <= room
+    assert (near | ~different.reshape_as(near)).all(), f"output {place}: an index that does not name the extreme value"
+
+
+def _judge_real(place: int, found: torch.Tensor, wanted: torch.Tensor, usual: torch.Tensor, share: float, room: float) -> None:
     odd = ~(usual.isfinite() & wanted.isfinite())
     same = (found.isnan() == usual.isnan()) & ((found == usual) | ~usual.isinf())
     assert (same | ~odd).double().mean().item() >= share, f"output {place}: NaN or infinity in other places"
@@ -161,7 +184,8 @@ def _judge_real(place: int, found: torch.Tensor, wanted: torch.Tensor, usual: to
     ulp = torch.finfo(usual.dtype).eps / 2
     keep = max(1, int(share * ours.numel()))
     kept = ours.sort().values[:keep]
-    factor = 2.0 if keep >= 4096 else 3.0
+    factor = room * (2.0 if keep >= 4096 else 3.0)
+    ulp = room * ulp
     spread = scale.square().mean().sqrt().item()
     rms, e0 = kept.square().mean().sqrt().item(), theirs.square().mean().sqrt().item()
     assert rms <= max(factor * e0, ulp * spread), f"output {place}: rms error {rms:.3g}, eager has {e0:.3g}"
