@@ -25,6 +25,12 @@ def pytest_unconfigure(config):
         shutil.rmtree(_kept.pop(), ignore_errors=True)
 
 
+@pytest.fixture(autouse=True)
+def same_values_each_run():
+    """A test that draws values sees the same ones in every run and in every order."""
+    torch.manual_seed(20261130)
+
+
 def pytest_collection_modifyitems(items):
     """`gpu` needs a CUDA device."""
     if torch.cuda.is_available():
