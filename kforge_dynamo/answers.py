@@ -25,6 +25,7 @@ from kforge_dynamo.evaluation import Evaluator
 from kforge_dynamo.forge import PURSE, Bench, Miss, settle
 from kforge_dynamo.languages.base import Launcher
 from kforge_dynamo.languages.table import LANGUAGES
+from kforge_dynamo.records.assignment import Assignment
 from kforge_dynamo.records.codec import digest, from_plain, plain
 from kforge_dynamo.records.outcome import CacheKey, Provenance, Standing, State, Terms, Winner
 from kforge_dynamo.records.site import Site
@@ -52,6 +53,11 @@ class Inquiry:
     title: str
     regime: str
     device: str
+
+    def assignment(self) -> Assignment:
+        """The question without the store's part in it: what a task file holds."""
+        kind = self.device.partition(":")[0]
+        return Assignment(self.title, kind, self.task, self.sizes, self.domain, self.numerics)
 
 
 @dataclass(frozen=True, slots=True)

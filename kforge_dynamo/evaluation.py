@@ -4,20 +4,43 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from dataclasses import dataclass
 
 import torch
+from torch._inductor import list_mode_options
 
+from kforge_dynamo.errors import SettingsError
 from kforge_dynamo.forge import Evaluate, Miss
+from kforge_dynamo.records.assignment import Assignment
 from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.outcome import Trial
-from kforge_dynamo.records.request import Request
+from kforge_dynamo.records.request import STAGES, Request
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.sandbox.worker import Worker
 from kforge_dynamo.settings import worker_environment
 
 _LANGUAGES = "kforge_dynamo.languages.table:LANGUAGES"
 _IDLE_S = 20.0
+_DAY_S = 86400.0
 _GRACE_S = 5.0  # the worker keeps its own deadline; past this it is taken to hang
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How a single candidate is judged: `stage` and `mode` as in `Request`, with timing or without, for so many seconds."""
+
+    stage: str
+    time: bool
+    seconds: float
+    mode: str
+
+    def __post_init__(self) -> None:
+        if self.stage not in STAGES:
+            raise SettingsError(f"stage {self.stage!r}: expected one of {', '.join(STAGES)}")
+        if not 0 < self.seconds <= _DAY_S:
+            raise SettingsError(f"timeout {self.seconds:g}: expected more than 0 and at most {_DAY_S:.0f} seconds")
+        if self.mode != "default" and self.mode not in list_mode_options():
+            raise SettingsError(f"mode {self.mode!r}: expected default, {', '.join(list_mode_options())}")
 
 
 class Evaluator:
@@ -65,6 +88,26 @@ class Evaluator:
             return self._worker.evaluate(request, seconds + _GRACE_S)
 
         return evaluate
+
+    def judge(self, assignment: Assignment, candidate: Candidate, order: Order) -> Trial:
+        """The trial of one candidate for a task that stands by itself. Raises: ToolchainError without a worker."""
+        request = Request(
+            task=assignment.task,
+            sizes=assignment.sizes,
+            domain=assignment.domain,
+            candidate=candidate,
+            target=self._target,
+            numerics=assignment.numerics,
+            mode=order.mode,
+            inductor="{}",
+            stage=order.stage,
+            artifact_folder=self._folder.name,
+            time=order.time,
+            deadline_s=order.seconds,
+            memory_bytes=None,
+        )
+        self.wait()
+        return self._worker.evaluate(request, order.seconds + _GRACE_S)
 
     def rest(self) -> None:
         """Ends the worker after a while, unless it is needed again before."""

@@ -27,6 +27,7 @@ from kforge_dynamo.lowering.regions import Partition, Region
 from kforge_dynamo.lowering.repair import repair
 from kforge_dynamo.lowering.shape_reads import free_sizes
 from kforge_dynamo.lowering.splice import splice
+from kforge_dynamo.records.assignment import task_text
 from kforge_dynamo.records.codec import digest, from_text, to_text
 from kforge_dynamo.records.outcome import Winner
 from kforge_dynamo.records.site import Site
@@ -87,6 +88,9 @@ class GraphWork:
 
     def _regions(self, graph: fx.Graph, found: Partition) -> None:
         inquiries = [self._inquiry(region) for region in found.regions]
+        for item in inquiries:
+            if not isinstance(item, str) and ledger.heard():
+                ledger.tell("region", item.title, task_text(item.assignment()))
         replies = self.desk.answer([item for item in inquiries if not isinstance(item, str)])
         for region, inquiry in zip(found.regions, inquiries, strict=True):
             if isinstance(inquiry, str):

@@ -83,9 +83,14 @@ def reset() -> None:
 
 
 def tell(event: str, title: str, detail: object, more: str = "") -> None:
-    """Passes an event of a search ("search", "settled") to whoever listens: a progress display."""
+    """Passes an event ("partition", "region", "search", "settled") to whoever listens: a command, a progress display."""
     for listener in tuple(_listeners):
         listener(event, title, str(detail), more)
+
+
+def heard() -> bool:
+    """Whether anybody listens: what is dear to say need not be said to nobody."""
+    return bool(_listeners)
 
 
 def listen(listener: Listener) -> Callable[[], None]:
