@@ -32,7 +32,7 @@ from kforge_dynamo.records.site import Site
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Domain, Task
 from kforge_dynamo.settings import Settings
-from kforge_dynamo.store import Found, Store, key_of, open_store, state_text
+from kforge_dynamo.store import Access, Found, Store, key_of, open_store, state_text
 from kforge_dynamo.targets import detect, kforge_version, numerics, provenance, unknown_reason
 
 _log = logging.getLogger("kforge")
@@ -90,7 +90,8 @@ class Desk:
     @classmethod
     def open(cls, settings: Settings, mode: str, patches: Mapping[str, Any]) -> Desk:
         """A desk over the process's store for these settings."""
-        store = _STORES[settings.cache_dir] = open_store(settings.cache_dir)
+        store = store_of(settings)
+        _STORES[settings.cache_dir] = store
         return cls(settings, store, mode, patches)
 
     def inquiry(
@@ -249,6 +250,12 @@ class Desk:
 _STORES: dict[str | None, Store] = {}
 _EVALUATORS: dict[str, Evaluator] = {}
 _lock = threading.Lock()
+
+
+def store_of(settings: Settings) -> Store:
+    """The store that these settings name."""
+    on_load = settings.verify == "on-load"
+    return open_store(settings.cache_dir, Access(settings.cache_layers, settings.trust, on_load))
 
 
 def evaluator_for(target: Target, device: str) -> Evaluator:

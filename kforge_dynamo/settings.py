@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import math
 import multiprocessing
 import os
 import sys
@@ -20,6 +19,7 @@ import torch
 import torch._inductor  # `list_options`; read in torch 2.11 to 2.14
 import torch.distributed
 
+from kforge_dynamo import domains
 from kforge_dynamo.errors import SettingsError
 
 LOGGER = logging.getLogger("kforge")
@@ -43,16 +43,15 @@ KEY_NAMES = (
 _RANK_COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _RANKS = ("RANK", "LOCAL_RANK")
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "off": 60}
-_DAY_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What one call of `torch.compile` asked of kforge. Text and numbers only, so that it has a digest.
 
-    `on_miss` is resolved (never "auto"). `cache_dir` is None where the platform's folder is to be used. `languages` is
-    empty where every language may be used. Only `precision`, `on_miss`, `budget_s`, `region_budget_s` and `languages`
-    change what is compiled.
+    `on_miss` is resolved (never "auto"). `cache_dir` is None where the platform's folder is to be used, `record` where nothing
+    is recorded. `languages` is empty where every language may be used. Only `precision`, `on_miss`, `budget_s`,
+    `region_budget_s` and `languages` change what is compiled; what the cache's layers answer is in the graph's epoch.
     """
 
     precision: str
@@ -63,6 +62,11 @@ class Settings:
     cache_dir: str | None
     disabled: bool
     log: str
+    cache_layers: tuple[str, ...] = ()
+    trust: tuple[str, ...] = ()
+    verify: str = "never"
+    cache_mib: float = 4096.0
+    record: str | None = None
 
     @property
     def searching(self) -> bool:
@@ -102,51 +106,6 @@ class Row:
     option: bool = True
 
 
-def _one_of(*names: str) -> Callable[[Any], str]:
-    def read(value: Any) -> str:
-        text = str(value).strip().lower()
-        if not isinstance(value, str) or text not in names:
-            raise ValueError
-        return text
-
-    return read
-
-
-def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError
-    number = float(value)
-    if not math.isfinite(number) or not 0.0 <= number <= _DAY_S:
-        raise ValueError
-    return number
-
-
-def _folder(value: Any) -> str | None:
-    if value is None:
-        return None
-    text = os.fspath(value)
-    if not isinstance(text, str) or not text.strip() or "\0" in text:
-        raise ValueError
-    return os.path.abspath(os.path.expanduser(text))
-
-
-def _language_list(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
-        value = value.replace(",", " ").split()
-    names = tuple(dict.fromkeys(value))
-    if not names or not set(names) <= set(LANGUAGE_NAMES):
-        raise ValueError
-    return names
-
-
-def _switch(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    return {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False, "": False}[
-        str(value).strip().lower()
-    ]
-
-
 ROWS = (
     Row(
         "precision",
@@ -156,7 +115,7 @@ ROWS = (
         "auto",
         "What fp32 GEMM operands are promised: torch's own setting; component-wise fp32 accuracy; or fp16 operands with fp32 "
         "accumulation.",
-        _one_of("auto", "strict", "mixed"),
+        domains.one_of("auto", "strict", "mixed"),
     ),
     Row(
         "on_miss",
@@ -166,7 +125,7 @@ ROWS = (
         "auto",
         'What to do for a region without a stored winner. "auto" is "search" in a single main process and "fallback" in forked, '
         "daemonic and multiprocessing children and in one of several ranks.",
-        _one_of("auto", "search", "background", "fallback", "error"),
+        domains.one_of("auto", "search", "background", "fallback", "error"),
     ),
     Row(
         "budget_s",
@@ -175,7 +134,7 @@ ROWS = (
         "0 to 86400 seconds",
         30.0,
         "Time that searches may take in this process, over all graphs and recompiles.",
-        _seconds,
+        domains.seconds,
     ),
     Row(
         "region_budget_s",
@@ -184,7 +143,7 @@ ROWS = (
         "0 to 86400 seconds",
         10.0,
         "Time that the search for one region may take.",
-        _seconds,
+        domains.seconds,
     ),
     Row(
         "languages",
@@ -193,7 +152,7 @@ ROWS = (
         f"some of {', '.join(LANGUAGE_NAMES)}, separated by commas in the environment",
         (),
         "Restricts the programming models that kernels are written in; without it all that work here are used.",
-        _language_list,
+        domains.some_of(*LANGUAGE_NAMES),
     ),
     Row(
         "cache_dir",
@@ -202,7 +161,52 @@ ROWS = (
         "a folder that only this user can write",
         None,
         "Where winners are kept; without it the platform's cache folder for this user.",
-        _folder,
+        domains.absolute_path,
+    ),
+    Row(
+        "cache_layers",
+        "KFORGE_CACHE_LAYERS",
+        "list of str",
+        "folders, zip files or URLs, separated by commas",
+        (),
+        "Read-only answers of others, looked up in this order after one's own; docs/cache.md says how to make them.",
+        domains.layers,
+    ),
+    Row(
+        "trust",
+        "KFORGE_TRUST",
+        "list of str",
+        "public keys of 64 hexadecimal digits, or the word digest, separated by commas",
+        (),
+        "Whom to believe for `cache_layers`: layers signed with these keys, or with digest whoever can write there.",
+        domains.believed,
+    ),
+    Row(
+        "verify",
+        "KFORGE_VERIFY",
+        "str",
+        '"never" or "on-load"',
+        "never",
+        'With "on-load" a winner of a shared layer is verified in the sandbox here before it is used.',
+        domains.one_of("never", "on-load"),
+    ),
+    Row(
+        "cache_mib",
+        "KFORGE_CACHE_MIB",
+        "float",
+        "1 or more MiB",
+        4096.0,
+        "How large the user's cache may grow; beyond it the least recently used go, never those in use.",
+        domains.mebibytes,
+    ),
+    Row(
+        "record",
+        "KFORGE_RECORD",
+        "path",
+        "a file",
+        None,
+        "Adds the regions of this process to the file, for `kforge warm --recorded`; its graphs are compiled anew.",
+        domains.absolute_path,
     ),
     Row(
         "disabled",
@@ -211,7 +215,7 @@ ROWS = (
         "1 or 0",
         False,
         "Turns kforge off: Inductor compiles everything.",
-        _switch,
+        domains.switch,
         option=False,
     ),
     Row(
@@ -221,7 +225,7 @@ ROWS = (
         '"debug", "info", "warning", "error" or "off"',
         "info",
         "The least serious kind of line that is written to stderr.",
-        _one_of(*_LEVELS),
+        domains.one_of(*_LEVELS),
         option=False,
     ),
 )

@@ -22,7 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(group.split())
     for group in (
         "errors",
-        "records",
+        "records domains",
         "semantics",
         "settings targets languages store",
         "ledger inductor_entry",

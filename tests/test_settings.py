@@ -198,7 +198,7 @@ def test_option_wins_over_the_environment(monkeypatch):
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_bad_environment_value_is_one_sentence_with_its_name(monkeypatch, row):
-    if row.name == "cache_dir":
+    if row.name in ("cache_dir", "cache_layers", "record"):
         pytest.skip("any text is a path")
     monkeypatch.setenv(row.env, "no such value")
     with pytest.raises(SettingsError) as caught:

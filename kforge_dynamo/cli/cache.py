@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from kforge_dynamo.answers import store_of
 from kforge_dynamo.errors import RecordError, StoreError
 from kforge_dynamo.records.codec import from_text, plain
 from kforge_dynamo.records.outcome import Measurement, Standing, Timings, Winner
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.semantics.show import show as show_task
 from kforge_dynamo.settings import Settings
-from kforge_dynamo.store import Entry, Store, open_store
+from kforge_dynamo.store import Entry, Store
 from kforge_dynamo.store.explain import describe_numerics, show_domain
 from kforge_dynamo.store.ship import ship as ship_winners
 from kforge_dynamo.store.ship import task_name
@@ -28,7 +29,7 @@ _SHORT = 12  # digits of a digest that tell entries apart
 CacheDir = Annotated[str | None, typer.Option("--cache-dir", help="The cache's folder; else KFORGE_CACHE_DIR or the platform's.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
-cache = typer.Typer(help="List, show, verify and clear what is stored.", no_args_is_help=True)
+cache = typer.Typer(help="List, show, verify, export, import and clear what is stored.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +40,7 @@ def register(app: typer.Typer) -> None:
 @cache.command("list")
 def list_entries(as_json: AsJson = False, cache_dir: CacheDir = None) -> None:
     """Every stored answer: winners, "no winner" and "not searched"."""
-    store = _store(cache_dir)
+    store = store_for(cache_dir)
     rows = [_row(layer, entry) for layer, entry in store.entries()]
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
@@ -68,7 +69,7 @@ def show(
     cache_dir: CacheDir = None,
 ) -> None:
     """One entry: task, kernel, verdict, times, and what it was made with."""
-    layer, entry = _one(_store(cache_dir), prefix)
+    layer, entry = _one(store_for(cache_dir), prefix)
     if entry.record is None:
         raise StoreError(
             f"the entry {entry.digest[:_SHORT]} {entry.problem}; it is never used, kforge cache clear {prefix} removes it"
@@ -89,17 +90,17 @@ def show(
 @cache.command()
 def verify(as_json: AsJson = False, cache_dir: CacheDir = None) -> None:
     """Check every entry, built kernel and shipped file again; status 1 where one would be refused."""
-    store = _store(cache_dir)
-    problems, checked = [], {"entries": 0, "shipped": 0, "artifacts": 0}
+    store = store_for(cache_dir)
+    problems, checked = [], {"entries": 0, "shared": 0, "shipped": 0, "artifacts": 0}
     for layer, entry in store.entries():
-        checked["entries" if layer == "user" else "shipped"] += 1
+        checked[{"user": "entries", "shipped": "shipped"}.get(layer, "shared")] += 1
         if entry.problem is not None:
             problems.append(f"{layer} {entry.kind} {entry.digest[:_SHORT]} {entry.problem}")
     for home, problem in store.artifacts().all():
         checked["artifacts"] += 1
         if problem is not None:
             problems.append(f"built kernel {home.name} {problem}")
-    problems += [text for text in (store.health(), store.shipped.problem) if text is not None]
+    problems += [text for text in (store.health(), *store.shared_problems, store.shipped.problem) if text is not None]
     if as_json:
         typer.echo(json.dumps({"checked": checked, "problems": problems}, indent=1))
     else:
@@ -117,23 +118,31 @@ def clear(
         str, typer.Argument(metavar="[ENTRY]", help="The first digits of an entry; without it everything goes.")
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
     cache_dir: CacheDir = None,
 ) -> None:
     """Remove one entry, or all entries and built kernels. What ships with kforge stays."""
-    store = _store(cache_dir, to_write=True)
+    store = store_for(cache_dir, to_write=True)
     if prefix:
         layer, entry = _one(store, prefix)
         if layer != "user":
-            raise StoreError(
-                f"the entry {entry.digest[:_SHORT]} ships with kforge and cannot be removed; KFORGE_DISABLE=1 turns kforge off"
-            )
+            what = "ships with kforge" if layer == "shipped" else f"is in the shared layer {layer}"
+            raise StoreError(f"the entry {entry.digest[:_SHORT]} {what} and cannot be removed here")
         store.evict(entry.digest)
-        typer.echo(f"removed {entry.digest[:_SHORT]}")
+        typer.echo(_removed(1, 0) if as_json else f"removed {entry.digest[:_SHORT]}")
         return
     if not yes:
         typer.confirm(f"Remove everything that kforge has stored in {store.folder.path}?", abort=True)
     entries, kernels = store.clear()
-    typer.echo(f"removed {entries} entries and {kernels} built kernels from {store.folder.path}")
+    typer.echo(
+        _removed(entries, kernels)
+        if as_json
+        else f"removed {entries} entries and {kernels} built kernels from {store.folder.path}"
+    )
+
+
+def _removed(entries: int, kernels: int) -> str:
+    return json.dumps({"entries": entries, "kernels": kernels}, indent=1)
 
 
 @cache.command(hidden=True)
@@ -145,7 +154,7 @@ def ship(
     """Add winners to the layer that ships, and refresh its manifest and pinned digest. For developers of kforge."""
     if not to.is_dir():
         raise StoreError(f"{to} is no folder; run this at the top of a source tree of kforge, or name its kernel_cache with --to")
-    store, winners = _store(cache_dir), []
+    store, winners = store_for(cache_dir), []
     for prefix in prefixes or ():
         _, entry = _one(store, prefix)
         if not isinstance(entry.record, Winner):
@@ -154,10 +163,10 @@ def ship(
     typer.echo(f"shipped {len(winners)} winners; the manifest's digest is {ship_winners(winners, to)[:_SHORT]}")
 
 
-def _store(cache_dir: str | None, to_write: bool = False) -> Store:
+def store_for(cache_dir: str | None, to_write: bool = False) -> Store:
     """The store that was asked for. Raises: StoreError where it is another one than that, or cannot be written."""
     settings, _ = Settings.parse({"cache_dir": cache_dir} if cache_dir is not None else None)
-    store = open_store(settings.cache_dir)
+    store = store_of(settings)
     problem = store.folder.problem
     if problem is not None and (
         (settings.cache_dir is not None and store.folder.temporary) or (to_write and not store.folder.writable)

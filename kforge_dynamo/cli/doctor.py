@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from kforge_dynamo.answers import store_of
 from kforge_dynamo.errors import KforgeError, SettingsError
 from kforge_dynamo.languages.table import LANGUAGES
 from kforge_dynamo.settings import KEY_NAMES, Settings, may_search_by_default, present_keys, present_names
@@ -67,7 +68,7 @@ def diagnose() -> list[Fact]:
         settings, wrong = Settings.parse()[0], None
     except SettingsError as error:
         settings, wrong = None, str(error)
-    store = open_store(settings.cache_dir if settings is not None else None)
+    store = store_of(settings) if settings is not None else open_store(None)
     facts = [*_versions(), *_devices(settings), *_compilers(), *_cache(store), *_environment(settings, wrong), *_ipex()]
     return facts + _summary(facts, settings, store)
 
@@ -143,6 +144,10 @@ def _cache(store: Store) -> list[Fact]:
     facts.append(
         Fact("cache", "shipped winners", shipped.problem or f"{shipped_count} in {shipped.home}", shipped.problem is None)
     )
+    facts += [
+        Fact("cache", "shared layer", f"{layer.name}: {sum(1 for _ in layer.all())} entries", True) for layer in store.shared
+    ]
+    facts += [Fact("cache", "shared layer", text, False) for text in store.shared_problems]
     try:
         kernels = store.artifacts()
         facts.append(Fact("cache", "built kernels", f"{len(list(kernels.all()))}, {kernels.size_bytes() / 2**20:.1f} MiB"))

@@ -10,6 +10,7 @@ else the newer of a stale winner and a "no winner"; else "not searched".
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import secrets
@@ -22,7 +23,7 @@ from kforge_dynamo.records.codec import digest, from_plain, plain
 from kforge_dynamo.records.outcome import CacheKey, Provenance, Standing, State, Terms, Winner
 from kforge_dynamo.records.task import Domain
 from kforge_dynamo.store.database import Change, Rows
-from kforge_dynamo.store.envelope import Foreign, Refused, seal, unseal
+from kforge_dynamo.store.envelope import Foreign, Refused, believed, seal, unseal
 from kforge_dynamo.store.notes import say_once
 from kforge_dynamo.store.rows import Index
 from kforge_dynamo.store.secret import Secret
@@ -42,8 +43,8 @@ _KINDS: Mapping[str, type[Winner] | type[Standing]] = {"winner": Winner, "standi
 class Found:
     """An answer of the store. `winner` is there for WINNER and STALE, `standing` for the other states.
 
-    `layer` is "user" or "shipped". `reason` says what makes a winner stale or a "no winner" worth another search. `name` is
-    the digest of the record where it is known already, else empty.
+    `layer` is "user", the place of a shared layer, or "shipped". `reason` says what makes a winner stale or a "no winner"
+    worth another search. `name` is the digest of the record where it is known already, else empty.
     """
 
     state: State
@@ -95,14 +96,18 @@ class _Moved(Exception):
 
 
 class Entries:
-    """The entries of `index`, vouched for by `secret`."""
+    """The entries of `index`, vouched for by `secret`; without one they are read only, and believed by their digests.
 
-    def __init__(self, index: Index, secret: Secret) -> None:
+    `name` is how people are told of the layer.
+    """
+
+    def __init__(self, index: Index, secret: Secret | None, name: str = "user") -> None:
+        self.name = name
         self._index = index
         self._secret = secret
         self._memo: dict[str, Winner | Standing] = {}
 
-    def lookup(self, key: CacheKey, sizes: tuple[int, ...], current: Current | None, terms: Terms | None) -> Found | None:
+    def lookup(self, key: CacheKey, sizes: tuple[int, ...], current: Current | None, terms: Terms | None = None) -> Found | None:
         """The answer for `sizes`, None where there is none. Without `current` no winner is stale, without `terms` every
         "no winner" stands."""
         return self._steady(key, lambda lines: self._answer(key, lines, sizes, current, terms))
@@ -118,6 +123,14 @@ class Entries:
             return None
 
         return self._steady(key, search)
+
+    def winners_of(self, key: CacheKey) -> Iterator[Winner]:
+        """The winners of `key`, whatever their sizes, the newest first."""
+        for line in reversed(self._lines(key)):
+            with contextlib.suppress(_Moved):
+                record = self._record(key, line) if line.kind == "winner" else None
+                if isinstance(record, Winner):
+                    yield record
 
     def _steady(self, key: CacheKey, read: Callable[[tuple[_Line, ...]], T | None]) -> T | None:
         """What `read` makes of the lines of `key`; asked again where an entry was replaced between two reads."""
@@ -141,7 +154,7 @@ class Entries:
             record = self._record(key, line)
             if record is None or not record.domain.holds(sizes):
                 continue
-            found = judge(record, line.digest, "user", current, terms)
+            found = judge(record, line.digest, self.name, current, terms)
             if found.state is State.WINNER:
                 return found
             others.append((place, found))
@@ -151,6 +164,7 @@ class Entries:
     def put(self, records: Sequence[Winner | Standing]) -> bool:
         """Stores `records`, all or none, in place of what they make superfluous; True when they are on disk, else they last
         for this process."""
+        assert self._secret is not None, "a layer without a key is not written"
         changes = []
         for record in records:
             kind = "winner" if isinstance(record, Winner) else "standing"
@@ -227,12 +241,24 @@ class Entries:
         text = self._index.get(f"entry:{line.digest}")
         if text is None:
             raise _Missing("is missing")
+        if self._secret is None:
+            return believed(line.kind, _KINDS[line.kind], text, line.digest)
         return unseal(line.kind, _KINDS[line.kind], text, self._secret, line.digest)
 
     def _remember(self, name: str, record: Winner | Standing) -> None:
         if len(self._memo) >= _MEMO:
             self._memo.clear()
         self._memo[name] = record
+
+
+_BETTER = {State.WINNER: 0, State.NO_WINNER: 1, State.STALE: 2, State.NOT_SEARCHED: 3}
+
+
+def better(one: Found | None, other: Found | None) -> Found | None:
+    """The answer that says more; the first of two that say as much."""
+    if one is None or other is None:
+        return one or other
+    return other if _BETTER[other.state] < _BETTER[one.state] else one
 
 
 def judge(record: Winner | Standing, name: str, layer: str, current: Current | None, terms: Terms | None) -> Found:

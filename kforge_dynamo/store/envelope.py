@@ -60,8 +60,20 @@ def unseal(kind: str, record_type: type[R], text: str, secret: Secret, name: str
     covered = _covered(kind, authentication.method, authentication.key_id, content)
     if not hmac.compare_digest(secret.tag(covered).encode(), authentication.tag.encode()):
         raise Refused("was changed after it was stored")
-    if name is not None and hashlib.sha256(f"{record_type.__name__}:{content}".encode()).hexdigest() != name:
+    if name is not None and _named(record_type, content) != name:
         raise Refused("stands in the place of another entry")
+    return record_of(record_type, envelope[kind])
+
+
+def believed(kind: str, record_type: type[R], text: str, name: str) -> R:
+    """The record in `text`, which has the digest `name`, whoever made it. Raises: Refused."""
+    envelope = parse(text)
+    if not isinstance(envelope, dict) or set(envelope) != {"schema", kind, "authentication"}:
+        raise Refused("is damaged: it has not the fields of an entry")
+    if envelope["schema"] != SCHEMA or type(envelope["schema"]) is not int:
+        raise Refused(f"has the schema {envelope['schema']!r}, not {SCHEMA}")
+    if _named(record_type, canonical(envelope[kind])) != name:
+        raise Refused("was changed after it was stored")
     return record_of(record_type, envelope[kind])
 
 
@@ -85,6 +97,11 @@ def parse(text: str) -> Any:
         return json.loads(text, parse_constant=_no_constant, parse_float=_no_constant)
     except (ValueError, RecursionError) as error:
         raise Refused(f"is damaged: not JSON ({error})") from error
+
+
+def _named(record_type: type[Any], content: str) -> str:
+    """The digest of a record, from its canonical text; see `records.codec.digest`."""
+    return hashlib.sha256(f"{record_type.__name__}:{content}".encode()).hexdigest()
 
 
 def _covered(kind: str, method: str, key_id: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""The store: the user's cache above the layer that ships with kforge, behind one door.
+"""The store: the user's cache, above shared layers in their order, above the layer that ships with kforge; one door.
 
 `open_store` never raises: what cannot be used is logged once and missing. One store is shared by all threads of a process;
 for processes see `store.rows`.
@@ -7,11 +7,14 @@ for processes see `store.rows`.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -25,16 +28,33 @@ from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.store import secret, shipped
 from kforge_dynamo.store.artifacts import Artifacts, Build
-from kforge_dynamo.store.entries import Current, Entries, Entry, Found
+from kforge_dynamo.store.entries import Current, Entries, Entry, Found, better
 from kforge_dynamo.store.envelope import SCHEMA
 from kforge_dynamo.store.epochs import Epochs
 from kforge_dynamo.store.explain import Miss, explain
 from kforge_dynamo.store.folder import Folder, find, make_private, short_lived
 from kforge_dynamo.store.notes import say_once
 from kforge_dynamo.store.rows import Index
+from kforge_dynamo.store.shared import Layer, open_layers
+from kforge_dynamo.store.trust import read_trust
 
-_BETTER = {State.WINNER: 0, State.NO_WINNER: 1, State.STALE: 2, State.NOT_SEARCHED: 3}
-_open: dict[tuple[int, str | None], Store] = {}
+UNVERIFIED = "it comes from a shared layer and was not verified on this machine yet"
+"""Why a layer's winner is a seed under `Access.verify_on_load`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What is read beside the user's cache: `layers` as `store.shared` names them, `trust` as words of `store.trust`.
+
+    With `verify_on_load` winners of shared layers are seeds until they were verified here.
+    """
+
+    layers: tuple[str, ...] = ()
+    trust: tuple[str, ...] = ()
+    verify_on_load: bool = False
+
+
+_open: dict[tuple[int, str | None, Access], Store] = {}
 
 
 def key_of(task: Task, target: Target, numerics: Numerics) -> CacheKey:
@@ -42,12 +62,12 @@ def key_of(task: Task, target: Target, numerics: Numerics) -> CacheKey:
     return CacheKey(digest(task), target.name, digest(numerics), SCHEMA)
 
 
-def open_store(cache_dir: str | None) -> Store:
+def open_store(cache_dir: str | None, access: Access = Access()) -> Store:
     """The store of this process at `cache_dir` (None: the platform's folder for this user). Never raises."""
-    name = (os.getpid(), cache_dir)  # a fork may have been made while another thread of its parent held a lock
+    name = (os.getpid(), cache_dir, access)  # a fork may have been made while another thread of its parent held a lock
     store = _open.get(name)
     if store is None:
-        store = _open.setdefault(name, Store(find(cache_dir), shipped.Shipped(shipped.folder())))
+        store = _open.setdefault(name, Store(find(cache_dir), shipped.Shipped(shipped.folder()), access))
     return store
 
 
@@ -59,9 +79,12 @@ def close_stores() -> None:
 class Store:
     """What is known of tasks: winners, "no winner" with its terms, "not searched"; built kernels; graph epochs."""
 
-    def __init__(self, folder: Folder, layer: shipped.Shipped) -> None:
+    def __init__(self, folder: Folder, layer: shipped.Shipped, access: Access = Access()) -> None:
         self.folder = folder
         self.shipped = layer
+        self._access = access
+        self._shared: tuple[Sequence[Layer], Sequence[str]] | None = None
+        self._lock = threading.Lock()
         if folder.problem is not None:
             say_once(folder.problem)
         home = folder.path / f"v{SCHEMA}" if folder.path is not None else None
@@ -71,6 +94,7 @@ class Store:
         self._secret = key if key is not None else secret.ephemeral()
         self._entries = Entries(self._index, self._secret)
         self._artifacts: Artifacts | None = None
+        self._keep = home / "remote" if home is not None and usable and folder.writable else None
         self._artifact_home = home / "artifacts" if home is not None and usable and folder.writable else None
         self.epochs = Epochs(self._index, self._version)
 
@@ -82,16 +106,59 @@ class Store:
         `current(language)` is the provenance an entry would get now: a winner made with other software is STALE. `terms`
         are those of a search that could be started now: a "no winner" found under lesser terms is NOT_SEARCHED.
         """
-        mine = self._entries.lookup(key, sizes, current, terms)
-        if mine is not None and mine.state is State.WINNER:
-            return mine
-        theirs = self.shipped.lookup(key, sizes, current)
-        found = [item for item in (mine, theirs) if item is not None]
-        return min(found, key=lambda item: _BETTER[item.state]) if found else None
+        best = self._entries.lookup(key, sizes, current, terms)
+        if best is not None and best.state is State.WINNER:
+            return best
+        for layer in self.shared:
+            best = better(best, self._usable(layer.lookup(key, sizes, current, terms)))
+            if best is not None and best.state is State.WINNER:
+                return best
+        return better(best, self.shipped.lookup(key, sizes, current, terms))
+
+    @property
+    def shared(self) -> Sequence[Layer]:
+        """The shared layers that can be read and are believed, in order; opened when they are first asked for."""
+        return self._shared_layers()[0]
+
+    @property
+    def shared_problems(self) -> Sequence[str]:
+        """One sentence for each shared layer that is not used."""
+        return self._shared_layers()[1]
+
+    def _shared_layers(self) -> tuple[Sequence[Layer], Sequence[str]]:
+        with self._lock:
+            if self._shared is None:
+                self._shared = open_layers(self._access.layers, read_trust(self._access.trust), self._keep)
+            return self._shared
+
+    def _usable(self, found: Found | None) -> Found | None:
+        """What a shared layer's answer is worth here."""
+        if found is None or found.winner is None:
+            return found
+        if self._index.get(f"refused:{found.name}") is not None:
+            return None
+        if self._access.verify_on_load and found.state is State.WINNER:
+            return Found(State.STALE, found.layer, found.winner, None, UNVERIFIED, found.name)
+        return found
+
+    def refuse(self, winner: Winner, reason: str) -> None:
+        """Remembers that `winner`, of a shared layer, did not pass here: it is not used again."""
+        self._index.edit(lambda rows: rows.set(f"refused:{digest(winner)}", reason))
 
     def winner_of(self, key: CacheKey, candidate: str) -> Winner | None:
         """The stored winner of `key` whose candidate has the digest `candidate`, whatever its sizes and provenance."""
-        return self._entries.by_candidate(key, candidate) or self.shipped.by_candidate(key, candidate)
+        shared = () if self._access.verify_on_load else self.shared
+        layers: list[Layer] = [self._entries, *shared, self.shipped]
+        return next((found for layer in layers if (found := layer.by_candidate(key, candidate)) is not None), None)
+
+    def relatives(self, key: CacheKey, near: Callable[[str], bool]) -> Iterator[Winner]:
+        """Winners of the same task under the same numerics on other devices, those whose name `near` accepts."""
+        layers: list[Layer] = [self._entries, *self.shared, self.shipped]
+        for layer in layers:
+            for other, _ in list(layer.keys()):
+                same = (other.task, other.numerics, other.schema) == (key.task, key.numerics, key.schema)
+                if same and other.device != key.device and near(other.device):
+                    yield from layer.winners_of(other)
 
     def put_winner(self, winner: Winner) -> bool:
         """Keeps `winner`; True when it is on disk, False when it lasts for this process alone (which was logged)."""
@@ -110,7 +177,8 @@ class Store:
 
     def explain_miss(self, key: CacheKey, sizes: tuple[int, ...]) -> Miss:
         """How the nearest stored winner differs from what was asked."""
-        return explain(key, sizes, [*self._entries.keys(), *self.shipped.keys()])
+        layers: list[Layer] = [self._entries, *self.shared, self.shipped]
+        return explain(key, sizes, itertools.chain.from_iterable(layer.keys() for layer in layers))
 
     def artifact(self, candidate: Candidate, build: Build, context: str = "") -> Path:
         """The built `candidate`, checked against its recorded digest, built by `build` where it is missing or changed.
@@ -140,11 +208,15 @@ class Store:
         return self._artifacts
 
     def entries(self) -> Iterator[tuple[str, Entry]]:
-        """Every entry with its layer, "user" or "shipped", each checked anew."""
-        for entry in self._entries.all():
-            yield "user", entry
-        for entry in self.shipped.all():
-            yield "shipped", entry
+        """Every entry with the name of its layer ("user" first, "shipped" last), each checked anew."""
+        layers: list[Layer] = [self._entries, *self.shared, self.shipped]
+        for layer in layers:
+            for entry in layer.all():
+                yield layer.name, entry
+
+    def put_all(self, records: Sequence[Winner | Standing]) -> bool:
+        """Keeps `records`, all in one change, as `put_winner`."""
+        return self._entries.put(records)
 
     def evict(self, prefix: str) -> int:
         """Removes the user's entries whose digest begins with `prefix`; how many those were."""
@@ -170,7 +242,8 @@ class Store:
         return self.folder.problem or self._index.health()
 
     def _version(self) -> str:
-        return f"{self._entries.version()} {self.shipped.version}"
+        versions = [self._entries.version(), *(layer.version() for layer in self.shared), self.shipped.version()]
+        return " ".join(map(str, versions))
 
 
 def state_text(found: Found | None) -> str:

@@ -46,7 +46,7 @@ def ephemeral() -> Secret:
 
 def load(folder: Path) -> Secret | None:
     """The key of `folder`, None where it has none that may be used."""
-    material, _ = _read(folder / NAME)
+    material, _ = read(folder / NAME)
     return Secret(material) if material is not None else None
 
 
@@ -54,18 +54,18 @@ def load_or_make(folder: Path) -> Secret:
     """The key of `folder`, made where there is none or none that may be used. Raises: OSError."""
     path = folder / NAME
     for _ in range(_ATTEMPTS):
-        material, problem = _read(path)
+        material, problem = read(path)
         if material is not None:
             return Secret(material)
         if problem is not None:
             say_once(f"the cache's key {path} {problem}; it was put aside, and entries made with it are searched again")
             _put_aside(path)
-        _make(path)
+        make(path)
     raise OSError(f"the cache's key {path} changes while it is read")
 
 
-def _read(path: Path) -> tuple[bytes | None, str | None]:
-    """The key, or why the file there cannot be it; neither where there is no file."""
+def read(path: Path) -> tuple[bytes | None, str | None]:
+    """The 32 bytes in a file of this user alone, or why the file there cannot hold a key; neither where there is no file."""
     try:
         handle = os.open(path, _FLAGS)
     except FileNotFoundError:
@@ -84,7 +84,8 @@ def _read(path: Path) -> tuple[bytes | None, str | None]:
     return (material, None) if len(material) == _BYTES else (None, "is damaged")
 
 
-def _make(path: Path) -> None:
+def make(path: Path) -> None:
+    """Writes 32 random bytes to `path`, for this user alone; what is there already stays. Raises: OSError."""
     fresh = path.with_name(f".{path.name}-{os.getpid()}-{secrets.token_hex(8)}")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
     try:

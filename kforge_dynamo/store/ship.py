@@ -14,7 +14,7 @@ from kforge_dynamo.records.codec import from_text, plain
 from kforge_dynamo.records.outcome import Authentication, Winner
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.store.envelope import MANIFEST, SCHEMA, canonical, parse
-from kforge_dynamo.store.shipped import NAME, WINNER, Manifest, ShippedLine, join_source
+from kforge_dynamo.store.file_layer import NAME, WINNER, Manifest, ShippedLine, join_source
 
 _SUFFIXES = {"cpp": "cpp", "triton": "py"}
 _PINNED = Path(__file__).with_name("pinned.py")
@@ -44,16 +44,23 @@ def refresh(home: Path, pinned: Path = _PINNED) -> str:
     return value
 
 
-def _write(winner: Winner, folder: Path) -> None:
+def entry_files(winner: Winner) -> dict[str, bytes]:
+    """The two files of an entry by name: the entry without its source, then the source."""
     candidate = winner.trial.candidate
     data = plain(winner)
     data["trial"]["candidate"]["source"] = ""
-    authentication = Authentication(MANIFEST, "", "")
+    envelope = {"schema": SCHEMA, "winner": data, "authentication": plain(Authentication(MANIFEST, "", ""))}
+    return {
+        WINNER: (json.dumps(envelope, indent=1, sort_keys=True) + "\n").encode(),
+        f"kernel.{_SUFFIXES.get(candidate.language, 'txt')}": candidate.source.encode(),
+    }
+
+
+def _write(winner: Winner, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    envelope = {"schema": SCHEMA, "winner": data, "authentication": plain(authentication)}
-    (folder / WINNER).write_bytes((json.dumps(envelope, indent=1, sort_keys=True) + "\n").encode())
-    (folder / f"kernel.{_SUFFIXES.get(candidate.language, 'txt')}").write_bytes(candidate.source.encode())
+    for name, data in entry_files(winner).items():
+        (folder / name).write_bytes(data)
 
 
 def _line(folder: Path, home: Path) -> ShippedLine:
@@ -75,7 +82,7 @@ def _line(folder: Path, home: Path) -> ShippedLine:
 def _folder_name(winner: Winner) -> Path:
     """`<device>/<task name>-<digest of key and domain>`."""
     whole = hashlib.sha256(canonical([plain(winner.key), plain(winner.domain)]).encode()).hexdigest()
-    return Path(_slug(winner.key.device)) / f"{task_name(winner.task)}-{whole[:16]}"
+    return Path(slug(winner.key.device)) / f"{task_name(winner.task)}-{whole[:16]}"
 
 
 def task_name(text: str) -> str:
@@ -85,8 +92,9 @@ def task_name(text: str) -> str:
     except RecordError:
         return "task"
     names = list(dict.fromkeys(node.op for node in task.nodes))
-    return _slug("-".join(names[:4] + (["etc"] if len(names) > 4 else [])))
+    return slug("-".join(names[:4] + (["etc"] if len(names) > 4 else [])))
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
+    """`text` as part of a file's name."""
     return re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-.") or "unnamed"

@@ -17,9 +17,11 @@ from store_records import KEY, MADE_WITH, standing, winner
 
 from kforge_dynamo.records.outcome import State
 from kforge_dynamo.store import Store, pinned
+from kforge_dynamo.store.file_layer import NAME, read_manifest
 from kforge_dynamo.store.folder import Folder
+from kforge_dynamo.store.places import FolderFiles
 from kforge_dynamo.store.ship import refresh, ship
-from kforge_dynamo.store.shipped import NAME, Shipped, folder, read_manifest
+from kforge_dynamo.store.shipped import Shipped, folder
 
 ROOT = Path(__file__).resolve().parents[2]
 TASK = '{"row_axes":["m"],"col_axes":[],"inputs":[],"nodes":[],"outputs":[]}'
@@ -118,7 +120,7 @@ def test_shipping_again_replaces_and_keeps_the_others(home):
     ship([winner((8, 8), source="better")], home, home.parent / "pinned.py")
     layer = opened(home)
     assert layer.lookup(KEY, (8,), None).winner.trial.candidate.source == "better"
-    assert len(read_manifest(home, digest_of(home)).entries) == 3
+    assert len(read_manifest(FolderFiles(home), digest_of(home)).entries) == 3
 
 
 def test_manifest_of_the_same_files_is_the_same(home):
@@ -152,7 +154,7 @@ def test_repository_s_own_layer_is_whole():
     assert all(entry.problem is None for entry in Shipped(home).all())
     listed = {
         f"{line.folder}/{name}"
-        for line in read_manifest(home, pinned.MANIFEST_SHA256).entries
+        for line in read_manifest(FolderFiles(home), pinned.MANIFEST_SHA256).entries
         for name in ("winner.json", line.source)
     }
     there = {path.relative_to(home).as_posix() for path in files(home)} - {"README.md", ".gitattributes"}
