@@ -96,3 +96,11 @@ def switch(value: Any) -> bool:
     return {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False, "": False}[
         str(value).strip().lower()
     ]
+
+
+def word(value: Any) -> str:
+    """A text without blanks inside; it may be empty."""
+    text = str(value).strip()
+    if len(text.split()) > 1:
+        raise ValueError
+    return text

@@ -6,7 +6,8 @@
     ├── StoreError         the cache cannot be used (the message says why and what to do)
     ├── ToolchainError     a compiler or a runtime that a language needs is missing
     ├── BuildError         generated source did not compile (data for the search, not for the user)
-    └── MissError          a region has no winner and `on_miss="error"` was asked for
+    ├── MissError          a region has no winner and `on_miss="error"` was asked for
+    └── ModelError         a language model gave no usable reply (the message says why and what to do)
 
 A graph node that cannot join a region is not an error: see `records.region.Rejection`.
 """
@@ -38,3 +39,16 @@ class BuildError(KforgeError, RuntimeError):
 
 class MissError(KforgeError, LookupError):
     """No winner is stored for a region, and the user asked for an error in that case."""
+
+
+class ModelError(KforgeError, RuntimeError):
+    """A language model gave no usable reply. `kind` is one of the words below; the text is one sentence with the next step.
+
+    "unknown" (no such model), "key" (missing, malformed or refused), "down" (no connection, a failing server), "stalled" (no
+    reply within the time limit), "rate" (too many requests), "refused" (the request was not accepted), "filtered" (withheld by a
+    content filter), "empty", "truncated", "malformed" (no reply of the protocol), "missing" (a record has no such step).
+    """
+
+    def __init__(self, kind: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.kind = kind

@@ -13,8 +13,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import platformdirs
 import torch
 import torch._inductor  # `list_options`; read in torch 2.11 to 2.14
 import torch.distributed
@@ -38,7 +40,9 @@ KEY_NAMES = (
     "OPENROUTER_API_KEY",
     "XAI_API_KEY",
 )
-"""Environment names under which language-model providers keep their keys; only their presence is ever looked at."""
+"""Environment names under which language-model providers keep their keys. A value is read only to ask that provider."""
+
+_KEY_ENDINGS = ("_API_KEY", "_AUTH_TOKEN")
 
 _RANK_COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _RANKS = ("RANK", "LOCAL_RANK")
@@ -67,11 +71,12 @@ class Settings:
     verify: str = "never"
     cache_mib: float = 4096.0
     record: str | None = None
+    model: str = ""
 
     @property
     def searching(self) -> bool:
         """Whether a miss may start a search in this process."""
-        return self.on_miss in ("search", "background")
+        return self.on_miss in ("search", "background", "agent")
 
     @staticmethod
     def parse(options: Mapping[str, Any] | None = None) -> tuple[Settings, dict[str, Any]]:
@@ -121,11 +126,11 @@ ROWS = (
         "on_miss",
         "KFORGE_ON_MISS",
         "str",
-        '"auto", "search", "background", "fallback" or "error"',
+        '"auto", "search", "background", "agent", "fallback" or "error"',
         "auto",
         'What to do for a region without a stored winner. "auto" is "search" in a single main process and "fallback" in forked, '
-        "daemonic and multiprocessing children and in one of several ranks.",
-        domains.one_of("auto", "search", "background", "fallback", "error"),
+        'daemonic and multiprocessing children and in one of several ranks; "agent" is for `kforge warm --model` alone.',
+        domains.one_of("auto", "search", "background", "agent", "fallback", "error"),
     ),
     Row(
         "budget_s",
@@ -228,6 +233,16 @@ ROWS = (
         domains.one_of(*_LEVELS),
         option=False,
     ),
+    Row(
+        "model",
+        "KFORGE_MODEL",
+        "str",
+        "a name that `kforge models list` shows",
+        "",
+        "The language model that `kforge warm` asks where it is given none.",
+        domains.word,
+        option=False,
+    ),
 )
 
 _BY_OPTION = {row.name: row for row in ROWS if row.option}
@@ -254,6 +269,21 @@ def present_keys() -> tuple[str, ...]:
     return tuple(name for name in KEY_NAMES if name in os.environ)
 
 
+def model_key(name: str) -> str | None:
+    """The key of a language model's provider, under the name the model's entry gives; None where it is not set."""
+    return os.environ.get(name)
+
+
+def config_folder() -> Path:
+    """Where this user's `models.toml` is looked for."""
+    return platformdirs.user_config_path("kforge", appauthor=False)
+
+
+def keep_litellm_offline() -> None:
+    """Before litellm is imported: it would fetch its table of prices from the network."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
+
 def present_names() -> tuple[str, ...]:
     """The environment names of the table that are set here."""
     return tuple(row.env for row in ROWS if row.env in os.environ)
@@ -261,7 +291,7 @@ def present_names() -> tuple[str, ...]:
 
 def worker_environment() -> dict[str, str]:
     """The environment for a worker: this process's, without keys of language models, with kforge off."""
-    kept = {name: value for name, value in os.environ.items() if name not in KEY_NAMES}
+    kept = {name: value for name, value in os.environ.items() if name not in KEY_NAMES and not name.endswith(_KEY_ENDINGS)}
     return kept | {"KFORGE_DISABLE": "1"}
 
 
@@ -315,7 +345,7 @@ def _read(row: Row, value: Any, source: str) -> Any:
 
 
 def _default_text(row: Row) -> str:
-    if row.default in (None, ()):
+    if row.default in (None, (), ""):
         return "-"
     return ("1" if row.default else "0") if isinstance(row.default, bool) else str(row.default)
 
