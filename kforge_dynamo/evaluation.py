@@ -16,6 +16,8 @@ from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.outcome import Trial
 from kforge_dynamo.records.request import STAGES, Request
 from kforge_dynamo.records.target import Numerics, Target
+from kforge_dynamo.sandbox.profile.external import Place, complete
+from kforge_dynamo.sandbox.profile.instruments import BY_NAME as INSTRUMENTS_BY_NAME
 from kforge_dynamo.sandbox.worker import Worker
 from kforge_dynamo.settings import worker_environment
 
@@ -27,12 +29,14 @@ _GRACE_S = 5.0  # the worker keeps its own deadline; past this it is taken to ha
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How a single candidate is judged: `stage` and `mode` as in `Request`, with timing or without, for so many seconds."""
+    """How a single candidate is judged: `stage`, `mode` and `profile` as in `Request`, with timing or without, for so many
+    seconds."""
 
     stage: str
     time: bool
     seconds: float
     mode: str
+    profile: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.stage not in STAGES:
@@ -41,6 +45,9 @@ class Order:
             raise SettingsError(f"timeout {self.seconds:g}: expected more than 0 and at most {_DAY_S:.0f} seconds")
         if self.mode != "default" and self.mode not in list_mode_options():
             raise SettingsError(f"mode {self.mode!r}: expected default, {', '.join(list_mode_options())}")
+        unknown = [name for name in self.profile if name not in INSTRUMENTS_BY_NAME]
+        if unknown:
+            raise SettingsError(f"instrument {unknown[0]!r}: expected some of {', '.join(INSTRUMENTS_BY_NAME)}")
 
 
 class Evaluator:
@@ -51,7 +58,7 @@ class Evaluator:
     """
 
     def __init__(self, target: Target, device: str) -> None:
-        self._target = target
+        self._target, self._device = target, device
         self._worker = Worker(worker_environment, device, torch.get_num_threads(), _LANGUAGES)
         self._folder = tempfile.TemporaryDirectory(prefix="kforge-trials-", ignore_cleanup_errors=True)
         self._rest: threading.Timer | None = None
@@ -105,9 +112,13 @@ class Evaluator:
             time=order.time,
             deadline_s=order.seconds,
             memory_bytes=None,
+            profile=order.profile,
         )
         self.wait()
-        return self._worker.evaluate(request, order.seconds + _GRACE_S)
+        trial = self._worker.evaluate(request, order.seconds + _GRACE_S)
+        return complete(
+            trial, request, Place(worker_environment, self._device, torch.get_num_threads(), _LANGUAGES), order.seconds
+        )
 
     def rest(self) -> None:
         """Ends the worker after a while, unless it is needed again before."""

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kforge_dynamo.agents.generator import Generator
 from kforge_dynamo.agents.search import Clock, Problem, SearchResult, search
@@ -139,7 +139,8 @@ def _answer(miss: Miss, bench: Bench, result: SearchResult, budget_s: float) -> 
     if best is not None:
         reason = shortfall(best.timings, Context(False, 0, miss.regime), bench.target)
         if reason is None:
-            return Winner(miss.key, to_text(miss.task), miss.domain, best, bench.provenance(best.candidate.language))
+            lean = replace(best, profile=None)  # it helps a search, and would grow every entry
+            return Winner(miss.key, to_text(miss.task), miss.domain, lean, bench.provenance(best.candidate.language))
     elif result.untestable is not None:
         reason = f"not testable: {result.untestable}"
     else:

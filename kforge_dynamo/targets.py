@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from kforge_dynamo.peaks import cpu_peaks, gpu_peaks
 from kforge_dynamo.records.outcome import Provenance
 from kforge_dynamo.records.target import Numerics, Peak, Target
 
@@ -73,7 +74,7 @@ def _detect_cpu(threads: int, capability: str) -> Target | None:
         shared_bytes=None,
         memory_bytes=_physical_bytes(),
         features=_cpu_features(arch, set((info.get("flags") or info.get("Features") or "").split())),
-        peaks=_cpu_caches(),
+        peaks=_cpu_caches() + cpu_peaks(info, threads, family),
     )
 
 
@@ -261,7 +262,7 @@ def _detect_gpu(index: int) -> Target:
         shared_bytes=getattr(properties, "shared_memory_per_block_optin", None),
         memory_bytes=int(properties.total_memory),
         features=features,
-        peaks=_gpu_peaks(name),
+        peaks=gpu_peaks(name),
     )
 
 
@@ -295,40 +296,3 @@ def _driver(kind: str) -> str:
             return match[1]
     private: Any = torch._C  # read in torch 2.11 to 2.13; the number is cuDriverGetVersion's
     return f"cuda {private._cuda_getDriverVersion()}"
-
-
-_TERA, _GIGA = 1e12, 1e9
-_COLUMNS = ("fp32_flops", "tf32_flops", "fp16_flops", "memory_bytes_per_s")
-
-_GPU_PEAKS: tuple[tuple[str, tuple[float | None, ...], str], ...] = (
-    (r"H200 NVL", (60, 417.5, 835.5, 4800), "NVIDIA H200 Tensor Core GPU datasheet, column H200 NVL"),
-    (r"H200|GH200.*144", (67, 494.5, 989.5, 4800), "NVIDIA H200 Tensor Core GPU datasheet, column H200 SXM"),
-    (r"H100 NVL", (60, 417.5, 835.5, 3900), "NVIDIA H100 Tensor Core GPU datasheet, column H100 NVL"),
-    (r"H100 PCIe", (51, 378, 756, 2000), "NVIDIA H100 Tensor Core GPU datasheet of 2023, column H100 PCIe"),
-    (r"H100 80GB HBM3", (67, 494.5, 989.5, 3350), "NVIDIA H100 Tensor Core GPU datasheet, column H100 SXM"),
-    (r"\bB200\b", (75, 1100, 2250, 8000), "NVIDIA HGX B200 datasheet, one of eight GPUs"),
-    (r"A100.*SXM.*80GB", (19.5, 156, 312, 2039), "NVIDIA A100 Tensor Core GPU datasheet, column A100 80GB SXM"),
-    (r"A100.*80GB", (19.5, 156, 312, 1935), "NVIDIA A100 Tensor Core GPU datasheet, column A100 80GB PCIe"),
-    (r"A100.*40GB", (19.5, 156, 312, 1555), "NVIDIA A100 Tensor Core GPU datasheet of 2020, column A100 40GB"),
-    (r"\bL40S\b", (91.6, 183, 362, 864), "NVIDIA L40S datasheet"),
-    (r"\bL4\b", (30.3, 60, 121, 300), "NVIDIA L4 datasheet"),
-    (r"\bA10\b", (31.2, 62.5, 125, 600), "NVIDIA A10 datasheet"),
-    (r"V100-SXM2", (15.7, None, 125, 900), "NVIDIA V100 datasheet, column V100 SXM2"),
-    (r"\bT4\b", (8.1, None, 65, 320), "NVIDIA T4 datasheet"),
-    (r"RTX 4090$", (82.6, 82.6, 165.2, 1008), "NVIDIA Ada GPU Architecture whitepaper, appendix A, fp32 accumulation"),
-    (r"MI300X", (163.4, 653.7, 1307.4, 5300), "AMD Instinct MI300X data sheet"),
-)
-"""Pattern of torch's device name; dense peaks in TFLOP/s (fp32 without tensor cores, tf32, fp16 and bf16 with fp32
-accumulation) and GB/s; where they stand. Figures with sparsity are halved."""
-
-
-def _gpu_peaks(name: str) -> tuple[Peak, ...]:
-    for pattern, values, source in _GPU_PEAKS:
-        if re.search(pattern, name) and "MIG" not in name:
-            units = (("flop/s", _TERA),) * 3 + (("byte/s", _GIGA),)
-            return tuple(
-                Peak(column, value * scale, unit, source)
-                for column, value, (unit, scale) in zip(_COLUMNS, values, units, strict=True)
-                if value is not None
-            )
-    return ()

@@ -74,7 +74,10 @@ def test_cpu_s_name_follows_the_number_of_threads():
     finally:
         torch.set_num_threads(before)
     assert one.name.endswith(" 1 thread") and two.name.endswith(" 2 threads")
-    assert dataclasses.replace(one, name="", units=0) == dataclasses.replace(two, name="", units=0)
+    assert dataclasses.replace(one, name="", units=0, peaks=()) == dataclasses.replace(two, name="", units=0, peaks=())
+    rates = {peak.name: peak.value for peak in one.peaks if peak.unit == "flop/s"}
+    assert rates == {peak.name: peak.value / 2 for peak in two.peaks if peak.unit == "flop/s"}
+    assert [peak for peak in one.peaks if peak.unit == "bytes"] == [peak for peak in two.peaks if peak.unit == "bytes"]
 
 
 SAPPHIRE_RAPIDS = """

@@ -11,6 +11,8 @@ from rich.table import Table
 from kforge_dynamo.records.assignment import Assignment
 from kforge_dynamo.records.codec import digest
 from kforge_dynamo.records.outcome import Measurement, Status, Timings, Trial
+from kforge_dynamo.records.profile import Profile
+from kforge_dynamo.semantics.show_profile import profile_data, show_profile
 
 EXIT_CODES = {
     Status.PASSED: 0,
@@ -57,6 +59,7 @@ def as_data(assignment: Assignment, trial: Trial) -> dict[str, Any]:
         "where": verdict.where,
         "evidence": verdict.evidence,
         "timings": [_timings_data(item) for item in trial.timings],
+        "profile": None if trial.profile is None else profile_data(trial.profile),
     }
 
 
@@ -95,6 +98,17 @@ def show(console: Console, assignment: Assignment, trial: Trial) -> None:
         console.print(f"  [bold]{name:<10}[/bold] {escape(text)}", highlight=False, soft_wrap=True)
     if trial.timings:
         console.print(_timing_table(trial.timings))
+    if trial.profile is not None:
+        console.print(_profile_table(trial.profile))
+
+
+def _profile_table(profile: Profile) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name in ("what", "value", "source"):
+        table.add_column(name, overflow="fold", style="dim" if name == "source" else None)
+    for row in show_profile(profile):
+        table.add_row(*(escape(cell) for cell in row))
+    return table
 
 
 def _timing_table(timings: tuple[Timings, ...]) -> Table:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from kforge_dynamo.records.candidate import Candidate
+from kforge_dynamo.records.profile import Capture, Profile
 from kforge_dynamo.records.target import Target
 from kforge_dynamo.records.task import Task
 
@@ -43,6 +44,17 @@ class Language(Protocol):
 
     def toolchain(self) -> str:
         """Name and version of what compiles, for provenance."""
+
+
+@runtime_checkable
+class Describing(Protocol):
+    """A language whose compiler says something of its kernels. `launcher` is one that `load` made and that has run."""
+
+    def facts(self, artifact: Path, launcher: Launcher) -> Profile:
+        """What is cheap to know of every kernel that runs: `kernels` and `notes` of the profile."""
+
+    def remarks(self, candidate: Candidate, target: Target, launcher: Launcher, folder: Path) -> Capture:
+        """What the compiler says when it is asked once more, at the cost of a compile."""
 
 
 def canonical_dims(task: Task) -> RawDims:

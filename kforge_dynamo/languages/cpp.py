@@ -21,9 +21,11 @@ from pathlib import Path
 import torch
 
 from kforge_dynamo.errors import BuildError, ToolchainError
+from kforge_dynamo.languages import cpp_facts
 from kforge_dynamo.languages.base import Launcher, RawDims
 from kforge_dynamo.languages.cpp_call import prepare
 from kforge_dynamo.records.candidate import Candidate
+from kforge_dynamo.records.profile import Capture, Profile
 from kforge_dynamo.records.target import Target
 from kforge_dynamo.records.task import Task
 
@@ -113,6 +115,16 @@ class CppLanguage:
         if candidate.plan.library:
             _bind_library(library)
         return launcher
+
+    def facts(self, artifact: Path, launcher: Launcher) -> Profile:
+        """See `languages.base.Describing`: the hottest loops of the machine code."""
+        del launcher
+        return cpp_facts.facts(artifact)
+
+    def remarks(self, candidate: Candidate, target: Target, launcher: Launcher, folder: Path) -> Capture:
+        """See `languages.base.Describing`: the loops that g++ left scalar, with its reasons."""
+        del launcher
+        return cpp_facts.remarks(self._found(), self._flags(target), candidate.source, folder)
 
     def _found(self) -> str:
         if self.compiler is None:

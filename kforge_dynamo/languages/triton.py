@@ -14,13 +14,15 @@ import re
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from kforge_dynamo.errors import BuildError, ToolchainError
-from kforge_dynamo.languages import triton_calls, triton_syntax
+from kforge_dynamo.languages import triton_calls, triton_facts, triton_syntax
 from kforge_dynamo.languages.base import Launcher, RawDims
 from kforge_dynamo.records.candidate import Candidate
+from kforge_dynamo.records.profile import Capture, Profile
 from kforge_dynamo.records.target import Target
 from kforge_dynamo.records.task import Task
 
@@ -89,12 +91,30 @@ class TritonLanguage:
         spec.loader.exec_module(module)
         return triton_calls.TritonLauncher(module, candidate.plan, task, raw_dims)
 
+    def facts(self, artifact: Path, launcher: Launcher) -> Profile:
+        """See `languages.base.Describing`: registers, private and shared memory of each kernel that ran."""
+        del artifact
+        if triton_calls.is_interpreted():
+            return Profile(notes=("Triton's interpreter ran the kernel: there is no machine code to describe",))
+        return triton_facts.facts(_compiled(launcher))
+
+    def remarks(self, candidate: Candidate, target: Target, launcher: Launcher, folder: Path) -> Capture:
+        """See `languages.base.Describing`: spills and warnings of `ptxas -v`."""
+        del candidate, target, folder
+        if triton_calls.is_interpreted():
+            return Capture("compiler", "ptxas -v", notes=("Triton's interpreter ran the kernel: nothing was compiled",))
+        return triton_facts.remarks(_compiled(launcher))
+
     def toolchain(self) -> str:
         """Triton's version."""
         try:
             return f"triton {importlib.import_module('triton').__version__}"
         except ImportError:
             return "triton not installed"
+
+
+def _compiled(launcher: Launcher) -> list[tuple[str, Any]]:
+    return launcher.compiled() if isinstance(launcher, triton_calls.TritonLauncher) else []
 
 
 def _unsupported(target: Target) -> str | None:

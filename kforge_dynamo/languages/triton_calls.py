@@ -121,6 +121,15 @@ class TritonLauncher:
             for step in steps:
                 _compile(step, _arguments(step, tensors))
 
+    def compiled(self) -> list[tuple[str, Any]]:
+        """The kernels compiled so far with their names, each once; empty before the first call at 16-byte addresses."""
+        found: dict[int, tuple[str, Any]] = {}
+        for steps, _, _ in self._frames.values():
+            for step in steps:
+                if step.compiled is not None:
+                    found.setdefault(id(step.compiled), (step.function.__name__, step.compiled))
+        return list(found.values())
+
     def _run(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int], device: int | None
     ) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from kforge_dynamo.records.candidate import Candidate
+from kforge_dynamo.records.codec import LATER
+from kforge_dynamo.records.profile import Profile
 from kforge_dynamo.records.task import Domain
 
 
@@ -103,15 +105,17 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A candidate with its verdict; timings only where the verdict passed."""
+    """A candidate with its verdict; timings and a profile only where the verdict passed."""
 
     candidate: Candidate
     verdict: Verdict
     timings: tuple[Timings, ...]
+    profile: Profile | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
-        if self.timings and not self.verdict.passed:
-            raise ValueError(f"a trial that ended {self.verdict.status.value} cannot carry timings")
+        if (self.timings or self.profile is not None) and not self.verdict.passed:
+            carried = "timings" if self.timings else "a profile"
+            raise ValueError(f"a trial that ended {self.verdict.status.value} cannot carry {carried}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ class Request:
     "final" (five seeds, the whole domain, at least 15 samples). `mode` is the user's `torch.compile` mode ("default" where
     none was given) and `inductor` a JSON object of the Inductor options the user set: the baseline is compiled with both.
     Builds go below `artifact_folder`. `deadline_s` is what the worker should spend at most; `memory_bytes` caps the
-    memory of the device, None where only what is free counts.
+    memory of the device, None where only what is free counts. `profile` names instruments to run on a candidate that passed
+    (see `sandbox.profile`); what a compiler says of it is part of its profile without being asked for.
     """
 
     task: Task
@@ -35,6 +36,7 @@ class Request:
     time: bool
     deadline_s: float
     memory_bytes: int | None
+    profile: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.stage not in STAGES:

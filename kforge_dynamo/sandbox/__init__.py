@@ -7,7 +7,8 @@ The way of a request: `worker` (parent) -> `jobs` (child) -> `evaluation`: memor
 - `gate`, `verify`: outputs against the truth, row by row and column by column; determinism, inputs and guards;
 - `dissect`, `discrimination`: mutants, and which classes of inputs prove anything;
 - `baseline`, `timing`, `race`: Inductor's version, interleaved samples, refusals;
-- `bench`, `memory`, `points`, `threads`: what is kept about a task, what fits, which sizes of a domain are checked.
+- `bench`, `memory`, `points`, `threads`: what is kept about a task, what fits, which sizes of a domain are checked;
+- `profile`: what a kernel that passed does with its device.
 
 **Covered**: a crash, a hang, an exit, a flood of output and a lost device end the worker's process group and become a
 verdict; the worker ends with its parent, however that ends. A candidate sees no reference, no seed and no earlier output in
