@@ -22,8 +22,8 @@ from kforge_dynamo.sandbox.inputs import BY_NAME, InputClass, Seeds
 from kforge_dynamo.sandbox.memory import shortage
 from kforge_dynamo.sandbox.points import further_points
 from kforge_dynamo.sandbox.precision import set_flags
-from kforge_dynamo.sandbox.profile.attach import Loaded, attach
-from kforge_dynamo.sandbox.race import Rivals, bound_call, race
+from kforge_dynamo.sandbox.profile.attach import attach
+from kforge_dynamo.sandbox.race import Rivals, race
 from kforge_dynamo.sandbox.threads import for_checks, threads
 from kforge_dynamo.sandbox.verify import Plan, verify
 
@@ -79,17 +79,16 @@ class Evaluator:
         if judged.reason is not None:
             return _trial(request, Verdict(Status.NOT_TESTABLE, None, None, "discrimination", judged.reason))
         self._say("build")
-        loaded = self._load(request)
-        if isinstance(loaded, Verdict):
-            return _trial(request, loaded)
-        launcher = loaded.launcher
+        launcher = self._launcher(request)
+        if isinstance(launcher, Verdict):
+            return _trial(request, launcher)
         with threads(for_checks(request.task, _largest(request), self._threads)):
             verdict = self._verify(request, bench, launcher, judged, start)
         if not verdict.passed:
             return _trial(request, verdict)
         trial = _trial(request, verdict) if rivals is None else self._race(request, bench, launcher, rivals, verdict)
         self._say("profile")
-        return attach(trial, request, loaded, bound_call(request, launcher, bench))
+        return attach(trial, request, self._languages[request.candidate.language], launcher, bench)
 
     def _bench(self, request: Request) -> Bench:
         key = f"{digest(request.task)}:{digest(request.numerics)}"
@@ -106,7 +105,7 @@ class Evaluator:
             self._judged[key] = discriminate(bench, request.sizes)
         return self._judged[key]
 
-    def _load(self, request: Request) -> Loaded | Verdict:
+    def _launcher(self, request: Request) -> Launcher | Verdict:
         candidate = request.candidate
         language = self._languages.get(candidate.language)
         if language is None:
@@ -117,8 +116,7 @@ class Evaluator:
             return Verdict(Status.COMPILE_ERROR, None, None, "language", missing)
         try:
             artifact = language.build(candidate, request.task, request.target, Path(request.artifact_folder))
-            launcher = language.load(artifact, candidate, request.task, canonical_dims(request.task))
-            return Loaded(language, artifact, launcher)
+            return language.load(artifact, candidate, request.task, canonical_dims(request.task))
         except (BuildError, ToolchainError) as error:
             return Verdict(Status.COMPILE_ERROR, None, None, "build", str(error))
 

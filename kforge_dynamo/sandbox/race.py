@@ -109,22 +109,6 @@ def candidate_call(
     return call
 
 
-def bound_call(request: Request, launcher: Launcher, bench: Bench) -> Callable[[], list[torch.Tensor]]:
-    """One call of the candidate on inputs of the class "unit", drawn when it is first called."""
-    call = candidate_call(request.task, request.sizes, launcher, bench.device)
-    axes = dict(zip(request.task.axes, request.sizes, strict=True))
-    inputs: list[torch.Tensor] = []
-
-    def bound() -> list[torch.Tensor]:
-        if not inputs:
-            drawn = bench.draw(request.sizes, BY_NAME[_SOURCES[0]], 0)
-            pairs = zip(drawn, request.task.inputs, strict=True)
-            inputs.extend(place(values, item, full_shape(item, axes), TIMED_PAD).tensor for values, item in pairs)
-        return call(inputs)
-
-    return bound
-
-
 class _Runner:
     """The steps of `runtime.Runner.__call__`, so that a candidate is timed with what a spliced winner costs."""
 

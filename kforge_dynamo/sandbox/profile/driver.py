@@ -20,7 +20,7 @@ from kforge_dynamo.records.request import Request
 from kforge_dynamo.sandbox.bench import Bench
 from kforge_dynamo.sandbox.inputs import Seeds
 from kforge_dynamo.sandbox.precision import set_flags
-from kforge_dynamo.sandbox.race import bound_call
+from kforge_dynamo.sandbox.profile.calls import bound_call
 
 _WARM = 3
 _ANSWER_BYTES = 64

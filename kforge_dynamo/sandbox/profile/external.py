@@ -47,8 +47,9 @@ def complete(trial: Trial, request: Request, place: Place, timeout_s: float) -> 
     return replace(trial, profile=replace(trial.profile, captures=trial.profile.captures + taken))
 
 
-def capture(name: str, request: Request, place: Place, timeout_s: float) -> Capture:
-    """What one instrument sees of the candidate; why it saw nothing is in the notes."""
+def capture(name: str, request: Request, place: Place, timeout_s: float, keep: Path | None = None) -> Capture:
+    """What one instrument sees of the candidate; why it saw nothing is in the notes. What the tool left is copied into the
+    folder `keep`, as `NAME.txt` and, of nsys, `nsys.sqlite`."""
     instrument = BY_NAME[name]
     missing = instrument.missing(request.target)
     program = shutil.which(instrument.program or "")
@@ -63,15 +64,17 @@ def capture(name: str, request: Request, place: Place, timeout_s: float) -> Capt
         if name == "ncu":
             method = f"ncu --csv --page raw, sections {', '.join(ncu.SECTIONS)}, {_CALLS[name]} call, caches as ncu leaves them"
             code, printed = _run([*ncu.command(program), *driver], place, timeout_s)
+            _keep(keep, name, printed)
             return _explained(ncu.parse(printed, method), code, printed)
         if name == "nsys":
             code, printed = _run([*nsys.command(program, home / "report"), *driver], place, timeout_s)
+            _keep(keep, name, printed, home / "report.sqlite")
             found = nsys.parse(home / "report.sqlite", f"nsys profile, {_CALLS[name]} calls", _CALLS[name])
             return _explained(found, code, printed)
-        return _perf(program, driver, home, place, timeout_s)
+        return _perf(program, driver, home, place, timeout_s, keep)
 
 
-def _perf(program: str, driver: list[str], home: Path, place: Place, timeout_s: float) -> Capture:
+def _perf(program: str, driver: list[str], home: Path, place: Place, timeout_s: float, keep: Path | None) -> Capture:
     to_perf, to_driver = os.pipe(), os.pipe()  # each (read, write): the driver writes to the first and reads the second
     ends = (*to_perf, *to_driver)
     try:
@@ -82,7 +85,17 @@ def _perf(program: str, driver: list[str], home: Path, place: Place, timeout_s: 
         for end in ends:
             os.close(end)
     text = (home / "perf.txt").read_text(errors="replace") if (home / "perf.txt").exists() else printed
+    _keep(keep, "perf", text)
     return _explained(perf.parse(text, f"perf stat, {_CALLS['perf']} calls", _CALLS["perf"]), code, printed)
+
+
+def _keep(folder: Path | None, name: str, text: str, database: Path | None = None) -> None:
+    if folder is None:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.txt").write_text(text)
+    if database is not None and database.exists():
+        shutil.copyfile(database, folder / f"{name}.sqlite")
 
 
 def _run(command: list[str], place: Place, timeout_s: float, passed: tuple[int, ...] = ()) -> tuple[int | None, str]:
