@@ -16,6 +16,7 @@ from kforge_dynamo.records.codec import to_text
 from kforge_dynamo.records.outcome import CacheKey, Provenance, Standing, State, Terms, Timings, Trial, Verdict, Winner
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Domain, Task
+from kforge_dynamo.semantics.algebra import fold
 from kforge_dynamo.semantics.cost import gemm_flops, moved_bytes
 
 Answer = Winner | Standing
@@ -100,11 +101,13 @@ def shortfall(timings: Sequence[Timings], context: Context, target: Target) -> s
 
 def floor_us(task: Task, sizes: tuple[int, ...], target: Target) -> float | None:
     """The roofline's time: the larger of operations over the peak of their dtype and bytes over the memory's; None when
-    neither peak is known. For fp32 the fastest unit that any allowed scheme could use counts, so it is a true floor."""
+    neither peak is known. Where the reduction over the product's columns can be done to an operand first, that product counts.
+    For fp32 the fastest unit that any allowed scheme could use counts, so it is a true floor."""
     times = []
     peaks = [peak.value for peak in target.peaks if peak.name.endswith("_flops")]
     if peaks:
-        times.append(gemm_flops(task, sizes) / max(peaks) * 1e6)
+        folded = fold(task)
+        times.append(gemm_flops(task if folded is None else folded.task, sizes) / max(peaks) * 1e6)
     bandwidth = target.peak("memory_bytes_per_s")
     if bandwidth:
         times.append(moved_bytes(task, sizes) / bandwidth * 1e6)

@@ -25,6 +25,7 @@ from kforge_dynamo.records.target import Target
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.sandbox.memory import region_bytes
 from kforge_dynamo.sandbox.rows import flop
+from kforge_dynamo.semantics.algebra import fold
 from kforge_dynamo.semantics.evaluate import shape_of
 
 Call = Callable[[int], Sequence[torch.Tensor]]
@@ -76,7 +77,8 @@ class Samples:
 
 def roofline_us(task: Task, sizes: Sequence[int], target: Target) -> float | None:
     """Below this no kernel can be: bytes of inputs and outputs over the memory's peak, and the product over the peak of the
-    matrix units unless a reduction leaves fewer outputs than the product has (algebra may then save it). None if unknown."""
+    matrix units, of the small product where the reduction over its columns moves into an operand, unless a reduction leaves
+    fewer outputs than the product has (algebra may then save it). None if unknown."""
     axes = dict(zip(task.axes, sizes, strict=True))
     bounds = []
     bandwidth = target.peak("memory_bytes_per_s")
@@ -84,6 +86,8 @@ def roofline_us(task: Task, sizes: Sequence[int], target: Target) -> float | Non
         bounds.append(region_bytes(task, sizes) / bandwidth)
     peaks = [peak.value for peak in target.peaks if peak.name.endswith("_flops")]
     largest = max(math.prod(int(e) for e in shape_of(task.value(number).shape, axes)) for number in task.outputs)
+    folded = fold(task)
+    task = task if folded is None else folded.task
     anchor = task.anchor
     if peaks and anchor is not None and largest >= math.prod(int(e) for e in shape_of(anchor.out.shape, axes)):
         bounds.append(flop(task, sizes) / max(peaks))

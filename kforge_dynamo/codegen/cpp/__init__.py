@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kforge_dynamo.codegen.cpp.folded import written
 from kforge_dynamo.codegen.cpp.program import Inexpressible
 from kforge_dynamo.codegen.cpp.schedule import Schedule
-from kforge_dynamo.codegen.cpp.source import write
 from kforge_dynamo.codegen.cpp.space import gain_us, neighbours, space
 from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.codec import to_text
@@ -24,7 +24,7 @@ def rejects(task: Task, target: Target) -> str | None:
     if target.kind != "cpu":
         return f"C++ kernels run on CPUs, the target is {target.kind}"
     try:
-        write(task, Schedule("library" if task.anchor is not None else "none", 32), target)
+        written(task, Schedule("library" if task.anchor is not None else "none", 32), target)
     except Inexpressible as reason:
         return f"{reason}; Inductor keeps the region"
     return None
@@ -36,8 +36,8 @@ def emit(task: Task, schedule: Schedule, sizes: Sequence[int], target: Target, n
     Raises: Inexpressible for a task that `rejects` refuses.
     """
     del sizes, numerics
-    written = write(task, schedule, target)
+    text = written(task, schedule, target)
     anchor = task.anchor
     narrow = anchor is not None and task.inputs[anchor.args[0]].value.dtype != "float32"  # type: ignore[index]
     scheme = "native" if narrow else "ieee"
-    return Candidate("cpp", written.source, written.plan, to_text(schedule), scheme, AUTHOR)
+    return Candidate("cpp", text.source, text.plan, to_text(schedule), scheme, AUTHOR)

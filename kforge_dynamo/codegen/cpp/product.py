@@ -83,25 +83,25 @@ class ProductText:
     to `first + count` and columns `c0` to `c0 + width`, stored at `p`; with `exact` nothing beside them is written.
 
     `before` runs in the entry ahead of the team, `team` is run by all threads first. `whole`: `before` does everything.
-    `own` is the thread's memory of `own_floats` floats.
+    `own` is the thread's memory of `own_floats` floats. `texts` names the fixed texts it is built on.
     """
 
-    functions: str
+    texts: tuple[str, ...]
     item: list[str] = field(default_factory=list)
     before: list[str] = field(default_factory=list)
     team: list[str] = field(default_factory=list)
     own_floats: int = 0
     whole: bool = False
 
-    def all_functions(self) -> str:
-        """The fixed text and `product_item`."""
+    def function(self) -> str:
+        """`product_item`, where there is one."""
         if not self.item:
-            return self.functions
+            return ""
         head = (
             "static void product_item(const Call& c, long o, long first, long count, long c0, long width, float* p, long pitch, "
         )
         body = "\n".join(["(void)own; (void)exact;", *self.item])
-        return f"{self.functions}\n{head}bool exact, float* own) {{\n{body}\n}}\n"
+        return f"{head}bool exact, float* own) {{\n{body}\n}}\n"
 
 
 def product_text(task: Task, schedule: Schedule, memory: Memory, whole: str, lanes: int, pairs: bool) -> ProductText:
@@ -122,7 +122,7 @@ def product_text(task: Task, schedule: Schedule, memory: Memory, whole: str, lan
         raise Inexpressible("torch's library has no float16 product")
     shape = f"{{{it.lhs_row}, {it.lhs_k}}}"
     strides = f"{{{it.rhs_k}, {it.rhs_n}}}"
-    text = ProductText(_text("library.h"))
+    text = ProductText(("library.h",))
     if schedule.product == "library_whole":
         call = f"library_product({it.left}, {shape}, {it.right}, {strides}, c.rows, {it.n}, {it.k_text}, "
         text.before = ["for (long o = 0; o < c.outer; ++o)", f"{call}{whole} + o * c.rows * {it.n}, {it.n});"]
@@ -142,10 +142,6 @@ def granule(schedule: Schedule, lanes: int) -> int:
     return schedule.mr if schedule.side == "columns" else schedule.nv * lanes
 
 
-def _text(*names: str) -> str:
-    return "\n".join((TEXT / name).read_text() for name in names)
-
-
 def _dot(it: Operands, schedule: Schedule, lanes: int) -> ProductText:
     if it.lhs_k != "1" or it.rhs_k != "1":
         raise Inexpressible("an operand does not lie along k")
@@ -154,12 +150,12 @@ def _dot(it: Operands, schedule: Schedule, lanes: int) -> ProductText:
     strip = max(lanes, min(256, 65536 // (it.k if isinstance(it.k, int) else 4096) // lanes * lanes))
     call = f"dot_product<{schedule.mr}, {strip}>({it.left} + first * {it.lhs_row}, {it.lhs_row}, "
     call += f"{it.right} + c0 * {it.rhs_n}, {it.rhs_n}, count, width, {it.k_text}, p, pitch);"
-    return ProductText(_text("gemm.h", "dot.h"), [call])
+    return ProductText(("gemm.h", "dot.h"), [call])
 
 
 def _own(task: Task, it: Operands, schedule: Schedule, memory: Memory, lanes: int) -> ProductText:
     panel = schedule.nv * lanes
-    text = ProductText(_text("gemm.h"))
+    text = ProductText(("gemm.h",))
     text.own_floats = _copies(schedule, panel)
     tile = f"{schedule.mr}, {schedule.nv}, {schedule.kc}"
     if schedule.side == "rows":

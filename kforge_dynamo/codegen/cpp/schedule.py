@@ -14,6 +14,7 @@ class Schedule:
     k in blocks of `kc`); "dot" (vectors along k, `mr` rows at a time: few rows, a weight that lies along k).
     `side` says for "own" which operand runs along vectors and is packed: "columns" packs the right operand, "rows" the left.
     With `fresh` a unit packs the columns it needs itself, block by block along k, instead of all threads packing all first.
+    With `fold` a reduction over the product's columns is done to the right operand instead, ahead of a small product.
     A unit of work is `rows` rows by `cols` columns (0: all). `phased` computes the whole product first and the rows after a
     barrier; it is implied where a unit is no whole row and the epilogue needs one.
     """
@@ -27,3 +28,4 @@ class Schedule:
     kc: int = 0
     phased: bool = False
     fresh: bool = False
+    fold: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kforge_dynamo.codegen.cpp.memory import Memory, call_struct, fill_call
@@ -10,7 +11,7 @@ from kforge_dynamo.codegen.cpp.phases import Phases, phases_of
 from kforge_dynamo.codegen.cpp.product import TEXT, ProductText, granule, operands_of, product_text
 from kforge_dynamo.codegen.cpp.program import Program, program_of
 from kforge_dynamo.codegen.cpp.schedule import Schedule
-from kforge_dynamo.records.candidate import Launch, LaunchPlan
+from kforge_dynamo.records.candidate import Buffer, Launch, LaunchPlan
 from kforge_dynamo.records.target import Target
 from kforge_dynamo.records.task import Task
 
@@ -31,10 +32,58 @@ def lanes_of(target: Target) -> int:
     return LANES.get(target.arch, 4)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One program: the fixed texts it needs (files of `text/`), its own text with a function `entry` that takes `PARAMETERS`, and
+    the buffers that it takes, in order."""
+
+    texts: tuple[str, ...]
+    body: str
+    buffers: tuple[Buffer, ...]
+
+
 def write(task: Task, schedule: Schedule, target: Target) -> Written:
     """The source and plan of `task` by `schedule`. Raises: Inexpressible."""
+    found = part(task, schedule, target)
+    launch = Launch("kforge_entry", ("1",), arguments(task, found.buffers))
+    plan = LaunchPlan(found.buffers, (launch,), library=schedule.product.startswith("library"))
+    return Written("\n".join([opening(found.texts, target), found.body, doors(task, len(found.buffers))]), plan)
+
+
+def part(task: Task, schedule: Schedule, target: Target) -> Part:
+    """The program of `task` by `schedule`. Raises: Inexpressible."""
     program = program_of(task)
     return _Source(task, program, phases_of(program), schedule, target).write()
+
+
+def arguments(task: Task, buffers: Sequence[Buffer]) -> tuple[str, ...]:
+    """What a launch passes: inputs, outputs, buffers."""
+    inputs, outputs = range(len(task.inputs)), range(len(task.outputs))
+    return (*(f"in:{i}" for i in inputs), *(f"out:{i}" for i in outputs), *(f"buf:{buffer.name}" for buffer in buffers))
+
+
+def opening(texts: Sequence[str], target: Target) -> str:
+    """The fixed texts, each once."""
+    return "\n".join([f"#define W {lanes_of(target)}", *((TEXT / name).read_text() for name in dict.fromkeys(texts))])
+
+
+PARAMETERS = (
+    "(void* const* inputs, void* const* outputs, void* const* buffers, const int64_t* sizes, const int64_t* strides, int threads)"
+)
+
+
+def doors(task: Task, buffers: int) -> str:
+    """The two ways in: the entry, and one for a caller that keeps its arguments in one block: inputs, outputs, threads, buffers,
+    sizes, strides."""
+    reads, writes = len(task.inputs), len(task.outputs)
+    at = reads + writes + 1
+    places = f"(void* const*)b, (void* const*)(b + {reads}), (void* const*)(b + {at}), b + {at + buffers}, "
+    places += f"b + {at + buffers + len(task.axes)}, (int)b[{at - 1}]"
+    seen = 'extern "C" __attribute__((visibility("default"))) void'
+    return (
+        f"{seen} kforge_entry{PARAMETERS} {{ entry(inputs, outputs, buffers, sizes, strides, threads); }}\n"
+        f"{seen} kforge_call(const int64_t* b) {{ entry({places}); }}\n"
+    )
 
 
 def one_range(task: Task, lanes: int) -> bool:
@@ -60,7 +109,7 @@ class _Source:
         self.whole = ""
         self.offsets: dict[str, int] = {}
 
-    def write(self) -> Written:
+    def write(self) -> Part:
         home = self._product_home()
         self.passes.write()
         n = self.n
@@ -78,7 +127,8 @@ class _Source:
         self.per_thread = self._thread_layout()
         if self.per_thread:
             self.memory.add("team", f"{self.units} * {self.per_thread}")
-        return Written("\n".join(self._parts()), self._plan())
+        texts = ("vector.h", "math.h", *(self.product.texts if self.product is not None else ()))
+        return Part(texts, "\n".join(self._parts()), tuple(self.memory.buffers))
 
     @property
     def n(self) -> int:
@@ -91,22 +141,13 @@ class _Source:
         k = "no product" if self.product is None else f"K = {operands_of(self.task).k}"
         reduces = any(phase.reductions for phase in self.phases.phases)
         return [
-            f"#define W {self.lanes}",
-            (TEXT / "vector.h").read_text(),
-            (TEXT / "math.h").read_text(),
             call_struct(self.task, self.memory, k),
             (TEXT / "columns.h").read_text() if reduces else "",
-            self.product.all_functions() if self.product is not None else "",
+            self.product.function() if self.product is not None else "",
             *self.passes.functions,
             self._work(),
             self._entry(),
         ]
-
-    def _plan(self) -> LaunchPlan:
-        buffers = tuple(self.memory.buffers)
-        args = tuple(f"in:{i}" for i in range(len(self.task.inputs))) + tuple(f"out:{i}" for i in range(len(self.task.outputs)))
-        launch = Launch("kforge_entry", ("1",), args + tuple(f"buf:{b.name}" for b in buffers))
-        return LaunchPlan(buffers, (launch,), library=self.schedule.product.startswith("library"))
 
     def _product_home(self) -> int | None:
         """The product's own number where it is written straight to where it is wanted: an fp32 output, or kept whole."""
@@ -216,9 +257,8 @@ class _Source:
 
     def _entry(self) -> str:
         counters = len(self.phases.phases) + 1
-        lines = ['extern "C" __attribute__((visibility("default"))) void kforge_entry(void* const* inputs, void* const* outputs,',
-                 "    void* const* buffers, const int64_t* sizes, const int64_t* strides, int threads) {",
-                 "(void)inputs; (void)outputs; (void)buffers; (void)sizes; (void)strides;", "Call c = {};"]  # fmt: skip
+        lines = [f"static void entry{PARAMETERS} {{", "(void)inputs; (void)outputs; (void)buffers; (void)sizes; (void)strides;"]
+        lines.append("Call c = {};")
         lines += fill_call(self.task, self.memory)
         k = self.task.axes.index("k") if "k" in self.task.col_axes else None
         lines += [] if k is None else [f"c.k = sizes[{k}];"]
@@ -234,21 +274,12 @@ class _Source:
         ]
         lines += ["once_0(c);"] if self.phases.phases[0].once else []
         lines += [*(self.product.before if self.product is not None else ()), "run(c);", "}\n"]
-        return RUN + "\n".join(lines) + self._call()
+        return RUN + "\n".join(lines)
 
     def _work_text(self) -> str:
         """Additions and multiplications of a call, roughly: the product, and 8 for each node and element of the epilogue."""
         depth = "0.0" if self.product is None else f"2.0 * {operands_of(self.task).k_text}"
         return f"(double)c.rows * c.outer * {self.n} * ({depth} + {8 * len(self.program.nodes)}.0)"
-
-    def _call(self) -> str:
-        """The entry for a caller that keeps its arguments in one block: inputs, outputs, threads, buffers, sizes, strides."""
-        reads, writes, buffers = len(self.task.inputs), len(self.task.outputs), len(self.memory.buffers)
-        at = reads + writes + 1
-        places = f"(void* const*)b, (void* const*)(b + {reads}), (void* const*)(b + {at}), b + {at + buffers}, "
-        places += f"b + {at + buffers + len(self.task.axes)}, (int)b[{at - 1}]"
-        head = 'extern "C" __attribute__((visibility("default"))) void kforge_call(const int64_t* b)'
-        return f"{head} {{ kforge_entry({places}); }}\n"
 
 
 RUN = """

@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
+from kforge_dynamo.codegen.cpp.folded import written
 from kforge_dynamo.codegen.cpp.memory import batch_axes
 from kforge_dynamo.codegen.cpp.product import Operands, operands_of
 from kforge_dynamo.codegen.cpp.program import Inexpressible, program_of
 from kforge_dynamo.codegen.cpp.schedule import Schedule
-from kforge_dynamo.codegen.cpp.source import lanes_of, one_range, write
+from kforge_dynamo.codegen.cpp.source import lanes_of, one_range
 from kforge_dynamo.languages.cpp import library_symbols
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Task
+from kforge_dynamo.semantics.algebra import fold
 
 _CORE_GFLOPS = {16: 100.0, 8: 50.0, 4: 12.0}
 """fp32 of one core in a cached loop, by vector width. Source: measured, Zen 4: 117 at the peak of AVX-512."""
@@ -65,9 +67,10 @@ def space(task: Task, sizes: Sequence[int], target: Target, numerics: Numerics) 
         return [Schedule("none", rows) for rows in (32, 8, 128)]
     shape, it = _shape(task, tuple(sizes), lanes_of(target))
     found: dict[Schedule, float] = {}
-    for schedule in _all(shape, it, target):
+    for schedule in (*_folded(task, tuple(sizes), target), *_all(shape, it, target)):
         if schedule not in found and _writes(task, schedule, target):
-            found[schedule] = estimate_us(shape, schedule, target)
+            small = _small(task, tuple(sizes), target) if schedule.fold else None
+            found[schedule] = estimate_us(small or shape, schedule, target) + (_fold_us(shape, target) if small else 0.0)
     ranked = sorted(found, key=lambda schedule: found[schedule])
     return _mixed(ranked)[:_MOST]
 
@@ -77,15 +80,39 @@ def _mixed(ranked: Sequence[Schedule]) -> list[Schedule]:
     seen: dict[tuple[object, ...], int] = {}
     rounds: list[tuple[int, int]] = []
     for place, schedule in enumerate(ranked):
-        kind = (schedule.product, schedule.side, schedule.cols > 0, schedule.fresh)
+        kind = (schedule.product, schedule.side, schedule.cols > 0, schedule.fresh, schedule.fold)
         seen[kind] = seen.get(kind, -1) + 1
         rounds.append((seen[kind], place))
     return [ranked[place] for _, place in sorted(rounds)]
 
 
+def _folded(task: Task, sizes: tuple[int, ...], target: Target) -> list[Schedule]:
+    """Schedules of the small product, where the reduction over the columns moves into the right operand."""
+    found = fold(task)
+    shape = _small(task, sizes, target)
+    if found is None or shape is None:
+        return []
+    _, it = _shape(found.task, sizes, lanes_of(target))
+    own = (schedule for schedule in _all(shape, it, target) if schedule.product in ("own", "dot"))
+    return [replace(schedule, fold=True) for schedule in own]
+
+
+def _small(task: Task, sizes: tuple[int, ...], target: Target) -> Shape | None:
+    """The sizes of the product with the reduced operand."""
+    found = fold(task)
+    return None if found is None else _shape(found.task, sizes, lanes_of(target))[0]
+
+
+def _fold_us(shape: Shape, target: Target) -> float:
+    """Reading the whole right operand once."""
+    weights = 4.0 * shape.k * shape.n
+    stream = _CACHE_GBS if weights < _LAST_CACHE_BYTES else _MEMORY_GBS
+    return weights / (stream * 1e3 * max(1, target.units)) + _TEAM_US
+
+
 def _writes(task: Task, schedule: Schedule, target: Target) -> bool:
     try:
-        write(task, schedule, target)
+        written(task, schedule, target)
     except Inexpressible:
         return False
     return True
@@ -101,6 +128,9 @@ def _all(shape: Shape, it: Operands, target: Target) -> Iterator[Schedule]:
             if mr <= min(lanes, 2 * shape.m):
                 for cols in (64, 256):
                     yield Schedule("dot", _up(shape.m, 1), cols, "", mr)
+    elif all(shape.by_k) and shape.n <= 16:
+        for mr in (lanes, lanes // 2):
+            yield Schedule("dot", max(mr, _share(shape, target)), 0, "", mr)
 
 
 def _library(shape: Shape, it: Operands, target: Target) -> Iterator[Schedule]:
@@ -163,6 +193,7 @@ def neighbours(schedule: Schedule, task: Task, sizes: Sequence[int], target: Tar
     if task.anchor is None:
         return [replace(schedule, rows=rows) for rows in (schedule.rows * 2, schedule.rows // 2) if rows > 0]
     shape, _ = _shape(task, tuple(sizes), lanes_of(target))
+    shape = (_small(task, tuple(sizes), target) if schedule.fold else None) or shape
     near = [replace(schedule, rows=rows) for rows in (schedule.rows * 2, schedule.rows // 2) if 0 < rows <= 2 * shape.m]
     if schedule.cols:
         near += [replace(schedule, cols=cols) for cols in (schedule.cols * 2, schedule.cols // 2) if 16 <= cols < shape.n]
@@ -223,7 +254,8 @@ def gain_us(task: Task, sizes: Sequence[int], target: Target) -> float:
     product = 4.0 * shape.m * shape.n * shape.outer
     nodes = len(program_of(task).nodes)
     epilogue = product * (1 + 0.2 * nodes) / (_CACHE_GBS * 1e3 * threads)
-    slow = max(0.1, min(0.6, 16.0 / shape.m)) * shape.flops / (_CORE_GFLOPS[lanes] * 1e3 * threads)
+    share = 0.8 if fold(task) is not None else max(0.1, min(0.6, 16.0 / shape.m))
+    slow = share * shape.flops / (_CORE_GFLOPS[lanes] * 1e3 * threads)
     return _EAGER_US + epilogue + slow
 
 
