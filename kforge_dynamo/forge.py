@@ -16,8 +16,7 @@ from kforge_dynamo.records.codec import to_text
 from kforge_dynamo.records.outcome import CacheKey, Provenance, Standing, State, Terms, Timings, Trial, Verdict, Winner
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Domain, Task
-from kforge_dynamo.semantics.algebra import fold
-from kforge_dynamo.semantics.cost import gemm_flops, moved_bytes
+from kforge_dynamo.semantics.cost import least_flops, moved_bytes
 
 Answer = Winner | Standing
 Evaluate = Callable[["Miss", Candidate, str, float], Trial]
@@ -106,8 +105,7 @@ def floor_us(task: Task, sizes: tuple[int, ...], target: Target) -> float | None
     times = []
     peaks = [peak.value for peak in target.peaks if peak.name.endswith("_flops")]
     if peaks:
-        folded = fold(task)
-        times.append(gemm_flops(task if folded is None else folded.task, sizes) / max(peaks) * 1e6)
+        times.append(least_flops(task, sizes) / max(peaks) * 1e6)
     bandwidth = target.peak("memory_bytes_per_s")
     if bandwidth:
         times.append(moved_bytes(task, sizes) / bandwidth * 1e6)

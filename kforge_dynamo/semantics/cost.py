@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from kforge_dynamo.records.task import Extent, Task, ValueSpec
+from kforge_dynamo.semantics.algebra import fold
 
 ITEM_BYTES = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "bool": 1, "int8": 1, "uint8": 1}
 """Bytes of one element, by torch's name of the dtype."""
@@ -21,6 +22,12 @@ def gemm_flops(task: Task, sizes: Sequence[int]) -> int:
             depth = task.value(cast(int, node.args[0])).cols[-1]
             total += 2 * elements(node.out, axes) * _size(depth, axes)
     return total
+
+
+def least_flops(task: Task, sizes: Sequence[int]) -> int:
+    """`gemm_flops`, of the small product where a reduction over the product's columns can be done to an operand first."""
+    folded = fold(task)
+    return gemm_flops(task if folded is None else folded.task, sizes)
 
 
 def moved_bytes(task: Task, sizes: Sequence[int]) -> int:

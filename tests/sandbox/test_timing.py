@@ -98,10 +98,13 @@ def test_roofline_is_the_larger_of_memory_and_product():
 
 
 def test_roofline_algebra_may_save_the_product_of_a_reduction():
+    peaks = (Peak("fp16_flops", 1e12, "flop/s", "test"),)
+    target = Target("cuda", "nvidia", "test", "sm_90", 1, None, None, (), peaks)
+    builder, product = linear(k=64, n=64)
+    assert timing.roofline_us(builder.done(builder.reduce("amax", product)), (128,), target) is None
     builder, product = linear(k=64, n=64)
     task = builder.done(builder.reduce("sum", product))
-    peaks = (Peak("fp16_flops", 1e12, "flop/s", "test"),)
-    assert timing.roofline_us(task, (128,), Target("cuda", "nvidia", "test", "sm_90", 1, None, None, (), peaks)) is None
+    assert timing.roofline_us(task, (128,), target) == pytest.approx(2 * 128 * 64 / 1e12 * 1e6)
 
 
 def test_too_fast_below_nine_tenths_of_the_floor():

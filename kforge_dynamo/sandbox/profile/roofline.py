@@ -9,7 +9,7 @@ from kforge_dynamo.records.outcome import Timings
 from kforge_dynamo.records.profile import Roofline
 from kforge_dynamo.records.target import Peak, Target
 from kforge_dynamo.records.task import Task
-from kforge_dynamo.semantics.cost import gemm_flops, moved_bytes
+from kforge_dynamo.semantics.cost import least_flops, moved_bytes
 
 _SCHEME = re.compile(r"^(ieee|tf32|bf16|fp16)(?:x(\d))?")
 _UNITS = {"ieee": "fp32_flops", "tf32": "tf32_flops", "bf16": "bf16_flops", "fp16": "fp16_flops"}
@@ -22,7 +22,7 @@ def roofline(task: Task, sizes: Sequence[int], target: Target, scheme: str, timi
     peak, passes, words = _ceiling(task, target, scheme)
     memory = next((item for item in target.peaks if item.name == "memory_bytes_per_s"), None)
     return Roofline(
-        flops=gemm_flops(task, sizes),
+        flops=least_flops(task, sizes),
         moved_bytes=moved_bytes(task, sizes),
         time_us=None if fastest is None else fastest.candidate.median_us,
         flop_ceiling=None if peak is None else peak.value / passes,
