@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from kforge_dynamo.records.codec import LATER
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,4 +30,4 @@ class Schedule:
     kc: int = 0
     phased: bool = False
     fresh: bool = False
-    fold: bool = False
+    fold: bool = field(default=False, metadata=LATER)
