@@ -32,7 +32,7 @@ def over(value: Value, dims: object, keepdim: bool) -> Over:
     layout = value.layout
     rank = len(layout.sizes)
     listed = [dims] if isinstance(dims, int) else list(dims) if isinstance(dims, Sequence) else []
-    reduced = sorted({dim % rank for dim in listed}) if listed else list(range(rank))
+    reduced = sorted({dim % rank for dim in listed}) if listed and rank else list(range(rank))  # a scalar has a dimension 0, too
     tags = [layout.tags[dim] for dim in reduced]
     rows = [tag for tag in tags if isinstance(tag, Row)]
     if rows and len(rows) != len(layout.rows):

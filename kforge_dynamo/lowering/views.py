@@ -40,7 +40,7 @@ def _permute(scope: Scope, value: Value, node: torch.fx.Node) -> Bound:
     order = list(range(rank))
     if name_of(node) == "aten.permute.default":
         order = [index % rank for index in args["dims"]]
-    elif name_of(node) == "aten.transpose.int":
+    elif name_of(node) == "aten.transpose.int" and rank:
         a, b = args["dim0"] % rank, args["dim1"] % rank
         order[a], order[b] = order[b], order[a]
     else:
@@ -87,6 +87,8 @@ def _as_strided(scope: Scope, value: Value, node: torch.fx.Node) -> Bound:
 
 def _column(value: Value, dim: int, what: str) -> tuple[int, int]:
     """`(dimension, column)` for a dimension that must be a column of the value."""
+    if not value.layout.sizes:
+        raise Refused(Reason.NOT_EXPRESSIBLE, f"{what} of a scalar")
     dim %= len(value.layout.sizes)
     tag = value.layout.tags[dim]
     if isinstance(tag, Col):

@@ -323,3 +323,18 @@ def test_constant_is_rounded_as_torch_stores_it(dtype):
             continue
         assert found.value == torch.tensor(value, dtype=torch.float64).to(dtype).item(), value
     assert dtype in (torch.bool, torch.int32) or math.isnan(rounded(math.nan, dtype).value)
+
+
+@pytest.mark.parametrize("dim", [-1, 0])
+@pytest.mark.parametrize(
+    "reduce",
+    [
+        lambda y, dim: y.sum(dim), lambda y, dim: y.mean(dim, keepdim=True), lambda y, dim: y.amax(dim),
+        lambda y, dim: y.argmax(dim), lambda y, dim: torch.max(y, dim)[0],
+        lambda y, dim: torch.softmax(y, dim), lambda y, dim: y.var(dim, correction=0),
+        lambda y, dim: torch.logsumexp(y, dim), lambda y, dim: (y > 0).any(dim), lambda y, dim: torch.transpose(y, dim, dim),
+    ],
+)  # fmt: skip
+def test_scalar_behind_a_product_is_reduced_along_its_dimension(reduce, dim):
+    graph = trace(lambda x, w: reduce((x @ w).sum(), dim), *operands())
+    assert ops(only(check(graph, operands())))[0] == "gemm"

@@ -1,0 +1,1 @@
+"""Random programs around products, compiled twenty to a module and compared with fp64."""
