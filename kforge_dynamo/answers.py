@@ -18,21 +18,20 @@ from typing import Any
 
 import torch
 
-from kforge_dynamo import ledger, runtime
+from kforge_dynamo import ledger, rechecks, runtime
 from kforge_dynamo.codegen.builtin import BuiltinGenerator
-from kforge_dynamo.errors import KforgeError, StoreError
+from kforge_dynamo.errors import KforgeError
 from kforge_dynamo.evaluation import Evaluator
-from kforge_dynamo.forge import PURSE, Bench, Miss, settle
-from kforge_dynamo.languages.base import Launcher
+from kforge_dynamo.forge import PURSE, Answer, Bench, Miss, settle
 from kforge_dynamo.languages.table import LANGUAGES
 from kforge_dynamo.records.assignment import Assignment
 from kforge_dynamo.records.codec import digest, from_plain, plain
-from kforge_dynamo.records.outcome import CacheKey, Provenance, Standing, State, Terms, Winner
-from kforge_dynamo.records.site import Site
+from kforge_dynamo.records.outcome import CacheKey, Standing, State, Terms, Winner
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Domain, Task
-from kforge_dynamo.settings import Settings
-from kforge_dynamo.store import Access, Found, Store, key_of, open_store, state_text
+from kforge_dynamo.settings import Settings, may_search_by_default
+from kforge_dynamo.sites import store_of
+from kforge_dynamo.store import UNVERIFIED, Found, Store, key_of, recorded, state_text
 from kforge_dynamo.targets import detect, kforge_version, numerics, provenance, unknown_reason
 
 _log = logging.getLogger("kforge")
@@ -90,9 +89,7 @@ class Desk:
     @classmethod
     def open(cls, settings: Settings, mode: str, patches: Mapping[str, Any]) -> Desk:
         """A desk over the process's store for these settings."""
-        store = store_of(settings)
-        _STORES[settings.cache_dir] = store
-        return cls(settings, store, mode, patches)
+        return cls(settings, store_of(settings), mode, patches)
 
     def inquiry(
         self, task: Task, sizes: tuple[int, ...], domain: Domain, device: torch.device, title: str, regime: str
@@ -101,10 +98,16 @@ class Desk:
         target = detect(device)
         if target is None:
             return unknown_reason(device) or f"kforge does not know the device {device}"
-        rules = numerics(self._settings.precision, target)
-        key = key_of(task, target, rules)
-        name = json.dumps([plain(key), list(sizes)], separators=(",", ":"))
-        return Inquiry(name, key, task, sizes, domain, target, rules, title, regime, _indexed(device))
+        return _question(task, sizes, domain, target, numerics(self._settings.precision, target), title, regime, device)
+
+    def recorded(self, assignment: Assignment, regime: str) -> Inquiry | str:
+        """The question for a region that another process met, under the numerics that held there; else as `inquiry`."""
+        device = torch.device(assignment.device)
+        target = detect(device)
+        if target is None:
+            return unknown_reason(device) or f"kforge does not know the device {device}"
+        rules, what = assignment.numerics, assignment
+        return _question(what.task, what.sizes, what.domain, target, rules, what.title, regime, device)
 
     def refuses(self, task: Task, device: torch.device) -> str | None:
         """Why no generator writes `task` for `device`: the lowering then makes the region smaller."""
@@ -115,10 +118,13 @@ class Desk:
         """The answers by name; equal inquiries are asked once. Searches the misses where the settings allow it."""
         replies: dict[str, Reply] = {}
         misses: dict[str, tuple[Inquiry, Found | None]] = {}
-        for item in inquiries:
+        asked = list(inquiries)
+        if self._settings.record is not None:
+            recorded.append(Path(self._settings.record), ((item.assignment(), item.regime) for item in asked))
+        for item in asked:
             if item.name in replies or item.name in misses:
                 continue
-            found = self._lookup(item.key, item.sizes, item.target)
+            found = self._verified(item, self._lookup(item.key, item.sizes, item.target))
             if found is not None and found.state in (State.WINNER, State.NO_WINNER):
                 ledger.count("hits")
                 replies[item.name] = _reply(found)
@@ -160,7 +166,18 @@ class Desk:
         terms = None
         if self._settings.searching:
             terms = Terms(self._generator.version, self._generator.languages(target), self._settings.region_budget_s, 0)
-        return self._store.lookup(key, sizes, functools.partial(_provenance, target), terms)
+        return self._store.lookup(key, sizes, functools.partial(rechecks.made_now, target), terms)
+
+    def _verified(self, item: Inquiry, found: Found | None) -> Found | None:
+        """`found`; where it is of a shared layer and must be verified first, what the store says after that."""
+        if found is None or found.reason != UNVERIFIED or not may_search_by_default():
+            return found
+        _log.info("verifying the winner of %s for %s", found.layer, item.title)
+        evaluator = evaluator_for(item.target, item.device)
+        reason = rechecks.verify(self._store, found, item.assignment(), evaluator, self._mode)
+        if reason is not None:
+            ledger.say_once(f"the winner of {found.layer} for {item.title} is not used: {reason}")
+        return self._lookup(item.key, item.sizes, item.target)
 
     def _settle(self, misses: Mapping[str, tuple[Inquiry, Found | None]]) -> dict[str, Reply]:
         """Searches in the order of estimated gain, until the process's budget is spent."""
@@ -189,7 +206,7 @@ class Desk:
 
         Only regions of predicted gain, and none under CUDA graphs: a graph that was captured would never change over.
         """
-        worth = [pair for pair in ranked if pair[0].regime == "wall" and self._gain_us(pair[0]) > 0.0]
+        worth = [pair for pair in ranked if pair[0].regime == "wall" and (_won(pair[1]) or self._gain_us(pair[0]) > 0.0)]
 
         def work() -> None:
             for item, found in worth:
@@ -221,10 +238,12 @@ class Desk:
             provenance=lambda language: provenance(language, LANGUAGES[language].toolchain(), item.target),
         )
         miss = Miss(item.key, item.task, item.sizes, item.domain, item.title, item.regime)
-        seeds = (found.winner.trial.candidate,) if found is not None and found.winner is not None else ()
         try:
             evaluator.wait()
-            answer, _ = settle(miss, bench, budget_s, seeds)
+            answer = self._proven(found, miss, bench, budget_s)
+            if answer is None:
+                left_s = max(_LEAST_S, budget_s - (time.monotonic() - started))
+                answer, _ = settle(miss, bench, left_s, rechecks.seeds(self._store, item.key, item.sizes, item.target))
         except KforgeError as error:
             return self._unsearched(found, f"the search could not run: {error}")
         finally:
@@ -239,6 +258,11 @@ class Desk:
         ledger.tell("settled", item.title, reply.state, reply.reason)
         return reply
 
+    def _proven(self, found: Found | None, miss: Miss, bench: Bench, budget_s: float) -> Answer | None:
+        """The winner that older software left, where it still is one."""
+        winner = _present(found)
+        return None if winner is None else rechecks.prove_again(miss, bench, winner, budget_s)
+
     def _unsearched(self, found: Found | None, why: str) -> Reply:
         """The reply for a region that is not searched now."""
         if found is None:
@@ -247,15 +271,23 @@ class Desk:
         return Reply(None, found.state.value, reason, state_text(found))
 
 
-_STORES: dict[str | None, Store] = {}
 _EVALUATORS: dict[str, Evaluator] = {}
 _lock = threading.Lock()
 
 
-def store_of(settings: Settings) -> Store:
-    """The store that these settings name."""
-    on_load = settings.verify == "on-load"
-    return open_store(settings.cache_dir, Access(settings.cache_layers, settings.trust, on_load))
+def _question(
+    task: Task,
+    sizes: tuple[int, ...],
+    domain: Domain,
+    target: Target,
+    rules: Numerics,
+    title: str,
+    regime: str,
+    device: torch.device,
+) -> Inquiry:
+    key = key_of(task, target, rules)
+    name = json.dumps([plain(key), list(sizes)], separators=(",", ":"))
+    return Inquiry(name, key, task, sizes, domain, target, rules, title, regime, _indexed(device))
 
 
 def evaluator_for(target: Target, device: str) -> Evaluator:
@@ -282,33 +314,13 @@ def rest() -> None:
             evaluator.rest()
 
 
-def resolve(site: Site) -> tuple[Winner, Launcher]:
-    """Finds, builds where its binary is gone, and loads the winner of a site. Raises: StoreError with the reason."""
-    store, winner = _stored(site)
-    candidate = winner.trial.candidate
-    language = LANGUAGES[candidate.language]
-    target = detect(torch.device(site.device))
-    if target is None or target.name != site.key.device:
-        raise StoreError(f"the winner was made for {site.key.device}, this is {target.name if target else site.device}")
-
-    def build(folder: Path) -> Path:
-        return language.build(candidate, site.task, target, folder)
-
-    context = f"{language.toolchain()} {target.name}"
-    return winner, language.load(store.artifact(candidate, build, context), candidate, site.task, site.raw_dims)
+def _won(found: Found | None) -> bool:
+    """Whether there was a winner once: it is worth a try again, whatever is predicted."""
+    return _present(found) is not None
 
 
 def _present(found: Found | None) -> Winner | None:
     return None if found is None else found.winner
-
-
-def _stored(site: Site) -> tuple[Store, Winner]:
-    """The winner of a site from the stores that this process has opened, the default one last."""
-    for store in [*reversed(_STORES.values()), open_store(None)]:
-        winner = store.winner_of(site.key, site.winner) if site.winner else _present(store.lookup(site.key, site.sizes))
-        if winner is not None:
-            return store, winner
-    raise StoreError(f"the cache has no winner for task {site.key.task[:12]} on {site.key.device}")
 
 
 def numerics_text(precision: str) -> str:
@@ -326,13 +338,6 @@ def _present_targets() -> list[Target]:
 def _reply(found: Found) -> Reply:
     reason = f"{found.winner.trial.timings[0].speedup:.2f}x" if found.winner is not None else found.reason
     return Reply(found.winner, found.state.value, reason, state_text(found))
-
-
-def _provenance(target: Target, language: str) -> Provenance | None:
-    """What an entry in `language` would be made with now; None where it cannot be used."""
-    if language not in LANGUAGES or LANGUAGES[language].missing(target) is not None:
-        return None
-    return provenance(language, LANGUAGES[language].toolchain(), target)
 
 
 def _announce(regions: int, limit_s: float) -> None:

@@ -33,6 +33,8 @@ def kforge(
     """
     settings, inductor_options = Settings.parse(options)
     patches = inductor_entry.mode_patches(mode) | inductor_options
+    if settings.record is not None:  # a graph that comes from a cache would not show its regions
+        patches |= inductor_entry.UNCACHED
     spare = inductor_entry.copy_graph(gm)
     configure_logging(settings)
     if settings.disabled:
@@ -52,7 +54,7 @@ def _with_kforge(
 ) -> Compiled:
     again = inductor_entry.copy_graph(spare)
     try:
-        with work:
+        with work, inductor_entry.afresh(work.settings.record is not None):
             return inductor_entry.compile_graph(gm, example_inputs, patches, work)
     except Exception as error:  # ours or Inductor's: the next try tells which
         if inductor_entry.steers(error):

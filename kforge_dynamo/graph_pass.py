@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from kforge_dynamo import answers, inductor_entry, ledger, runtime
+from kforge_dynamo import answers, inductor_entry, ledger, runtime, sites
 from kforge_dynamo.answers import Desk
 from kforge_dynamo.errors import MissError
 from kforge_dynamo.forge import Context, shortfall
@@ -74,9 +74,10 @@ class GraphWork:
             return
         ledger.count("regions", len(found.regions))
         ledger.count("rejected", len(found.rejections))
-        for rejection in found.rejections:
-            _log.debug("%s (%s) left to Inductor: %s", rejection.node, rejection.op, rejection.sentence)
-        ledger.tell("partition", f"graph {self.graph[:12]}", explain(found))
+        if ledger.heard() or _log.isEnabledFor(logging.DEBUG):
+            text = explain(found)
+            ledger.tell("partition", f"graph {self.graph[:12]}", text)
+            _log.debug("graph %s\n%s", self.graph[:12], text)
         try:
             self._regions(graph, found)
             self.desk.record(self.graph, self.epoch, self.states)
@@ -155,6 +156,7 @@ class GraphWork:
         self, region: Region, inquiry: answers.Inquiry | None, state: str, reason: str, winner: Winner | None = None
     ) -> None:
         timing = next((item for item in winner.trial.timings if item.regime == self.regime), None) if winner else None
+        _log.debug("region %s %s: %s, %s", region.title, inquiry.sizes if inquiry else "", state, reason)
         ledger.add_report(
             ledger.RegionReport(
                 graph=self.graph[:12],
@@ -233,4 +235,4 @@ def call_site(text: str, inputs: Sequence[torch.Tensor], sizes: Sequence[int], o
 
 
 inductor.register(call_site, describe_site)
-runtime.install(answers.resolve)
+runtime.install(sites.resolve)

@@ -88,6 +88,17 @@ def run_uncompiled(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callabl
     return compiled
 
 
+UNCACHED = {"fx_graph_cache": False}
+"""The patch under which Inductor compiles anew, the backward graph later too; `afresh` is AOTAutograd's part of it."""
+
+
+@contextlib.contextmanager
+def afresh(wanted: bool) -> Iterator[None]:
+    """Inside, where it is `wanted`, AOTAutograd does not look into its cache."""
+    with functorch_config.patch(enable_autograd_cache=False) if wanted else contextlib.nullcontext():
+        yield
+
+
 @contextlib.contextmanager
 def without_caches() -> Iterator[None]:
     """Inside, Inductor and AOTAutograd compile anew, so that our pass runs for every graph."""

@@ -21,10 +21,11 @@ import torch
 import torch._inductor  # `list_options`; read in torch 2.11 to 2.14
 import torch.distributed
 
-from kforge_dynamo import domains
+from kforge_dynamo import domains, torch_logs
 from kforge_dynamo.errors import SettingsError
 
-LOGGER = logging.getLogger("kforge")
+LOGGER = logging.getLogger(torch_logs.NAME)
+torch_logs.register()
 
 LANGUAGE_NAMES = ("cpp", "triton")
 """What `languages` may name; a test compares it with `kforge_dynamo.languages`."""
@@ -298,8 +299,11 @@ def worker_environment() -> dict[str, str]:
 def configure_logging(settings: Settings) -> None:
     """Sends the lines of the logger "kforge" to stderr from `settings.log` on, each as `kforge: sentence`.
 
-    Where the program has configured logging itself, its handlers get the lines and ours stays silent.
+    Where the program has configured logging itself, its handlers get the lines and ours stays silent; where TORCH_LOGS names
+    kforge, torch writes them.
     """
+    if torch_logs.asked_for():
+        return
     LOGGER.setLevel(_LEVELS[settings.log])
     if not any(isinstance(handler, _Stderr) for handler in LOGGER.handlers):
         LOGGER.addHandler(_Stderr())

@@ -92,6 +92,32 @@ def detect(device: torch.device) -> Target | None:
     return None
 
 
+_GENERATIONS = (
+    (r"\b(GB?|B)[23]00\b", "nvidia 10"),
+    (r"\b(G?H[12]00|GH200|H20)\b", "nvidia 9"),
+    (r"\b(A100|A800|A30|A40|A10G?|A2|RTX A\d000|RTX 30\d\d|L4|L40S?|RTX 40\d\d)\b", "nvidia 8"),
+    (r"\b(V100|T4|RTX 20\d\d)\b", "nvidia 7"),
+)
+"""Pattern of torch's device name to the first digit of its compute capability.
+Source: CUDA C++ Programming Guide, list of CUDA-enabled GPUs."""
+
+
+def generation(name: str, arch: str = "") -> str | None:
+    """A word that devices share whose kernels are worth a try on each other, from a name as keys hold it; None if unknown.
+
+    CPUs share their instruction set, AMD's GPUs the first digits of gfx, NVIDIA's the first digit of the compute capability.
+    """
+    cpu = re.search(r" (avx512|avx2|sse2|neon|sve256) \d+ threads?$", name)
+    if cpu is not None:
+        return f"cpu {cpu[1]}"
+    gfx = re.search(r"\bgfx(\d{2,})", name)
+    if gfx is not None:
+        return f"amd gfx{gfx[1][:-2]}"
+    if arch.startswith("sm_"):
+        return f"nvidia {arch.removeprefix('sm_')[:-1]}"
+    return next((word for pattern, word in _GENERATIONS if re.search(pattern, name)), None)
+
+
 def unknown_reason(device: torch.device) -> str | None:
     """Why `detect` returns None for `device`, in one sentence with the next step; None where it does not."""
     if detect(device) is not None:

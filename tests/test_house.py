@@ -22,14 +22,15 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(group.split())
     for group in (
         "errors",
-        "records domains",
+        "records domains torch_logs",
         "semantics peaks",
         "settings targets languages store",
-        "ledger inductor_entry",
+        "ledger inductor_entry sites",
         "reference",
         "lowering codegen sandbox agents runtime",
         "forge",
         "evaluation",
+        "rechecks",
         "answers",
         "graph_pass",
         "backend scale",
@@ -51,6 +52,7 @@ PRIVATE_TORCH_HOMES = (
     "runtime.py",
     "sandbox/baseline.py",
     "settings.py",
+    "torch_logs.py",
 )
 NO_OTHER_NAME = re.compile(r"torch\._ops(\.|$)|torch\._inductor(\.(list_options|list_mode_options))?$")
 """The types behind torch.ops have no public name; the two lists are what torch.compile's own documentation sends users to."""

@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from kforge_dynamo.answers import store_of
 from kforge_dynamo.errors import RecordError, StoreError
 from kforge_dynamo.records.codec import from_text, plain
 from kforge_dynamo.records.outcome import Measurement, Standing, Timings, Winner
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.semantics.show import show as show_task
 from kforge_dynamo.settings import Settings
+from kforge_dynamo.sites import store_of
 from kforge_dynamo.store import Entry, Store
 from kforge_dynamo.store.explain import describe_numerics, show_domain
 from kforge_dynamo.store.ship import ship as ship_winners

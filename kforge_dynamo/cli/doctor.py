@@ -17,10 +17,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from kforge_dynamo.answers import store_of
 from kforge_dynamo.errors import KforgeError, SettingsError
 from kforge_dynamo.languages.table import LANGUAGES
 from kforge_dynamo.settings import KEY_NAMES, Settings, may_search_by_default, present_keys, present_names
+from kforge_dynamo.sites import store_of
 from kforge_dynamo.store import Store, open_store
 from kforge_dynamo.targets import detect, kforge_version, numerics, unknown_reason
 

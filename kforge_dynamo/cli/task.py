@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 
 @task.command("list")
-def list_tasks(
+def listtasks_of(
     target: TargetWord,
     shapes: Shapes,
     dtype: Dtype = "float32",
@@ -49,7 +49,7 @@ def list_tasks(
     as_json: AsJson = False,
 ) -> None:
     """The regions of a model, each a task that a kernel can be written for."""
-    found = _tasks(target, shapes, dtype, device, precision, train, function)
+    found = tasks_of(target, shapes, dtype, device, precision, train, function)
     rows = [
         {
             "region": number,
@@ -95,7 +95,7 @@ def export(
     function: Function = False,
 ) -> None:
     """Write each task as a folder with all that a kernel's author needs: reference, inputs, rules, an example, the command."""
-    found = _tasks(target, shapes, dtype, device, precision, train, function)
+    found = tasks_of(target, shapes, dtype, device, precision, train, function)
     if region is not None and not 1 <= region <= len(found):
         raise SettingsError(f"region {region}: {target} has {len(found)}, numbered from 1; kforge task list shows them")
     for number, item in enumerate(found, 1):
@@ -108,7 +108,7 @@ def export(
             typer.echo(str(place))
 
 
-def _tasks(
+def tasks_of(
     target: str, shapes: list[str], dtype: str, device: str, precision: str, train: bool, function: bool
 ) -> list[Assignment]:
     """The tasks of the model's graphs, each once. Raises: SettingsError where there is none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -17,8 +18,11 @@ from kforge_dynamo import ledger
 from kforge_dynamo.cli.explain import run_once
 from kforge_dynamo.cli.loading import Device, Dtype, Function, Shapes, TargetWord, Train, load_target, make_inputs
 from kforge_dynamo.cli.measure import own_code
+from kforge_dynamo.cli.recorded import warm_recorded
+from kforge_dynamo.errors import SettingsError
 
 _ALL_S = 86400.0
+_NO_SHAPES: list[str] = []
 _ROUNDS = 15
 """Rounds of the comparison of whole models; the two take turns in each."""
 
@@ -29,8 +33,8 @@ def register(app: typer.Typer) -> None:
 
 
 def warm(
-    target: TargetWord,
-    shapes: Shapes,
+    target: TargetWord = "",
+    shapes: Shapes = _NO_SHAPES,
     dtype: Dtype = "float32",
     device: Device = "cpu",
     precision: Annotated[str, typer.Option(help="auto, strict or mixed")] = "auto",
@@ -38,8 +42,14 @@ def warm(
     mode: Annotated[str, typer.Option(help="the torch.compile mode the model will run under")] = "default",
     train: Train = False,
     function: Function = False,
+    recorded: Annotated[Path | None, typer.Option(metavar="FILE", help="regions that KFORGE_RECORD met, not a TARGET")] = None,
 ) -> None:
     """Search kernels for the regions of a model, keep the winners, and compare the whole model with Inductor."""
+    if recorded is not None:
+        warm_recorded(recorded, budget, mode)
+        return
+    if not target or not shapes:
+        raise SettingsError("warm needs a TARGET and its --shapes, or --recorded with a file that KFORGE_RECORD wrote")
     model = load_target(target, function=function)
     if isinstance(model, torch.nn.Module):
         model = model.to(device=device, dtype=getattr(torch, dtype)).train(train)

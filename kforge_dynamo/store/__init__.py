@@ -3,6 +3,19 @@
 from kforge_dynamo.store.entries import Current, Entry, Found
 from kforge_dynamo.store.envelope import SCHEMA
 from kforge_dynamo.store.explain import Miss
-from kforge_dynamo.store.layers import Access, Store, close_stores, key_of, open_store, state_text
+from kforge_dynamo.store.layers import UNVERIFIED, Access, Store, close_stores, key_of, open_store, state_text
 
-__all__ = ["SCHEMA", "Access", "Current", "Entry", "Found", "Miss", "Store", "close_stores", "key_of", "open_store", "state_text"]
+__all__ = [
+    "SCHEMA",
+    "UNVERIFIED",
+    "Access",
+    "Current",
+    "Entry",
+    "Found",
+    "Miss",
+    "Store",
+    "close_stores",
+    "key_of",
+    "open_store",
+    "state_text",
+]

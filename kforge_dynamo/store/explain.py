@@ -68,7 +68,7 @@ def _differences(key: CacheKey, sizes: tuple[int, ...], other: CacheKey, domains
 
 
 def _numerics(asked: str, stored: str) -> list[Difference]:
-    known = _known_numerics()
+    known = known_numerics()
     if asked not in known or stored not in known:
         return [Difference("numerics", asked[:12], stored[:12])]
     pairs = [(item.name, getattr(known[asked], item.name), getattr(known[stored], item.name)) for item in fields(Numerics)]
@@ -77,7 +77,7 @@ def _numerics(asked: str, stored: str) -> list[Difference]:
 
 def describe_numerics(numerics: str) -> str:
     """The numerics with this digest in words; its first digits where it is none that this version can have made."""
-    known = _known_numerics().get(numerics)
+    known = known_numerics().get(numerics)
     if known is None:
         return numerics[:12]
     flags = [item.name for item in fields(Numerics) if item.name != "fp32" and getattr(known, item.name)]
@@ -92,8 +92,8 @@ def show_domain(domain: Domain) -> str:
 
 
 @lru_cache(maxsize=1)
-def _known_numerics() -> dict[str, Numerics]:
-    """Digest to record: keys hold digests only, and there are few enough numerics to try them all."""
+def known_numerics() -> dict[str, Numerics]:
+    """All numerics by their digest: keys hold digests only, and there are few enough numerics to try them all."""
     flags = itertools.product((False, True), repeat=3)
     records = [Numerics(fp32, *each) for fp32, each in itertools.product(_FP32, flags)]
     return {digest(record): record for record in records}

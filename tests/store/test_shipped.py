@@ -178,7 +178,7 @@ def test_wheel_carries_the_layer_and_finds_it(home, tmp_path):
     """A wheel of the repository with the winners of `home` in it, unpacked where an installer would put it."""
     pytest.importorskip("hatchling")
     tree = tmp_path / "tree"
-    for name in ("kforge_dynamo", "pyproject.toml", "README.md"):
+    for name in ("kforge_dynamo", "kforge.py", "pyproject.toml", "README.md"):
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
