@@ -20,7 +20,8 @@ _STORES: dict[str | None, Store] = {}
 
 def store_of(settings: Settings) -> Store:
     """The store that these settings name; sites look for their winners in it from then on."""
-    access = Access(settings.cache_layers, settings.trust, settings.verify == "on-load")
+    limit_bytes = settings.cache_mib * 2**20
+    access = Access(settings.cache_layers, settings.trust, settings.verify == "on-load", limit_bytes)
     store = _STORES[settings.cache_dir] = open_store(settings.cache_dir, access)
     return store
 
@@ -28,6 +29,7 @@ def store_of(settings: Settings) -> Store:
 def resolve(site: Site) -> tuple[Winner, Launcher]:
     """Finds, builds where its binary is gone, and loads the winner of a site. Raises: StoreError with the reason."""
     store, winner = _stored(site)
+    store.use(winner)
     candidate = winner.trial.candidate
     language = LANGUAGES[candidate.language]
     target = detect(torch.device(site.device))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +30,7 @@ _SHORT = 12  # digits of a digest that tell entries apart
 CacheDir = Annotated[str | None, typer.Option("--cache-dir", help="The cache's folder; else KFORGE_CACHE_DIR or the platform's.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
-cache = typer.Typer(help="List, show, verify, export, import and clear what is stored.", no_args_is_help=True)
+cache = typer.Typer(help="List, show, verify, export, import, prune and clear what is stored.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -139,6 +140,29 @@ def clear(
         if as_json
         else f"removed {entries} entries and {kernels} built kernels from {store.folder.path}"
     )
+
+
+@cache.command()
+def prune(
+    max_mib: Annotated[
+        float | None, typer.Option("--max-mib", min=0.0, help="Down to this size; else the option cache_mib.")
+    ] = None,
+    days: Annotated[float | None, typer.Option("--days", min=0.0, help="Also what was not used for so many days.")] = None,
+    as_json: AsJson = False,
+    cache_dir: CacheDir = None,
+) -> None:
+    """Remove what was put aside, and what was not used for longest beyond a size. What a living process uses stays."""
+    store = store_for(cache_dir, to_write=True)
+    limit = Settings.parse()[0].cache_mib if max_mib is None else max_mib
+    done = store.prune(limit * 2**20, days * 86400.0 if days is not None else None)
+    if done is None:
+        raise StoreError(store.health() or f"the cache in {store.folder.path} cannot be written")
+    if as_json:
+        typer.echo(json.dumps(asdict(done), indent=1))
+        return
+    sizes = f"{done.before_bytes / 2**20:.1f} MiB -> {done.after_bytes / 2**20:.1f} MiB"
+    spared = f"; {done.in_use} are in use and stay" if done.in_use else ""
+    typer.echo(f"removed {done.entries} entries, {done.kernels} built kernels and {done.copies} remote copies: {sizes}{spared}")
 
 
 def _removed(entries: int, kernels: int) -> str:

@@ -65,6 +65,10 @@ class Artifacts:
                 say_once(f"the built kernel in {home} {error}; it is built again")
         return self._make(home, name, context, build)
 
+    def home_of(self, path: Path) -> str:
+        """The name of the folder that the artifact at `path` lies in."""
+        return path.relative_to(self._folder).parts[0]
+
     def scratch(self) -> Path:
         """An empty folder that only this process uses and that is removed when it ends. Raises: StoreError."""
         if self._scratch is None or not self._scratch.is_dir() or self._process != os.getpid():
@@ -89,6 +93,16 @@ class Artifacts:
     def size_bytes(self) -> int:
         """What the files of all artifacts take."""
         return sum(path.lstat().st_size for home in self._homes() for path in home.rglob("*") if path.is_file())
+
+    def sizes(self) -> Iterator[tuple[Path, int, float]]:
+        """Every artifact's folder with its bytes and the time it was made, in seconds since the epoch."""
+        for home in self._homes():
+            with contextlib.suppress(OSError):
+                yield home, sum(path.lstat().st_size for path in home.rglob("*") if path.is_file()), home.stat().st_mtime
+
+    def remove(self, name: str) -> None:
+        """Removes the artifact in the folder `name`. A process that has loaded it keeps it."""
+        _remove(self._folder / name)
 
     def clear(self) -> int:
         """Removes all artifacts; how many those were. A process that has loaded one keeps it."""

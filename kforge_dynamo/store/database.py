@@ -35,6 +35,8 @@ _SETTINGS = {
 _GET = "SELECT value FROM Cache WHERE key = ? AND raw = 1 AND mode = 1 AND filename IS NULL"  # mode 1: diskcache's MODE_RAW
 _NAMES = "SELECT key FROM Cache WHERE raw = 1"
 
+_SIZES = "SELECT key, length(value), store_time FROM Cache WHERE raw = 1 AND key >= ? AND key < ?"
+
 
 class Rows(Protocol):
     """What a change sees."""
@@ -139,6 +141,11 @@ class Reader:
         """The names of all rows. Raises: sqlite3.Error, OSError."""
         rows = self._ask(lambda connection: connection.execute(_NAMES).fetchall()) or []
         return [row[0] for row in rows if type(row[0]) is str]
+
+    def sizes(self, prefix: str) -> dict[str, tuple[int, float]]:
+        """Bytes and time of writing of the rows that begin with `prefix`. Raises: sqlite3.Error, OSError."""
+        rows = self._ask(lambda connection: connection.execute(_SIZES, (prefix, prefix + "\U0010ffff")).fetchall()) or []
+        return {name: (int(size or 0), float(made or 0.0)) for name, size, made in rows if type(name) is str}
 
     def close(self) -> None:
         """Closes this thread's connection."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import os
 import platform
 import shutil
@@ -34,9 +35,14 @@ from kforge_dynamo.store.epochs import Epochs
 from kforge_dynamo.store.explain import Miss, explain
 from kforge_dynamo.store.folder import Folder, find, make_private, short_lived
 from kforge_dynamo.store.notes import say_once
+from kforge_dynamo.store.pruning import SHARE, Parts, Pruned, prune
 from kforge_dynamo.store.rows import Index
 from kforge_dynamo.store.shared import Layer, open_layers
 from kforge_dynamo.store.trust import read_trust
+from kforge_dynamo.store.usage import Usage
+
+_PUTS_A_LOOK = 64  # the size is looked at with the first write of a process, and then with every so many
+_MOST_NOTES = 256
 
 UNVERIFIED = "it comes from a shared layer and was not verified on this machine yet"
 """Why a layer's winner is a seed under `Access.verify_on_load`."""
@@ -46,12 +52,14 @@ UNVERIFIED = "it comes from a shared layer and was not verified on this machine 
 class Access:
     """What is read beside the user's cache: `layers` as `store.shared` names them, `trust` as words of `store.trust`.
 
-    With `verify_on_load` winners of shared layers are seeds until they were verified here.
+    With `verify_on_load` winners of shared layers are seeds until they were verified here. Beyond `limit_bytes` the user's cache
+    loses what was not used for longest (`store.pruning`).
     """
 
     layers: tuple[str, ...] = ()
     trust: tuple[str, ...] = ()
     verify_on_load: bool = False
+    limit_bytes: float = math.inf
 
 
 _open: dict[tuple[int, str | None, Access], Store] = {}
@@ -94,6 +102,9 @@ class Store:
         self._secret = key if key is not None else secret.ephemeral()
         self._entries = Entries(self._index, self._secret)
         self._artifacts: Artifacts | None = None
+        self._home = home if usable and folder.writable else None
+        self._usage = Usage(self._home)
+        self._puts = 0
         self._keep = home / "remote" if home is not None and usable and folder.writable else None
         self._artifact_home = home / "artifacts" if home is not None and usable and folder.writable else None
         self.epochs = Epochs(self._index, self._version)
@@ -162,14 +173,14 @@ class Store:
 
     def put_winner(self, winner: Winner) -> bool:
         """Keeps `winner`; True when it is on disk, False when it lasts for this process alone (which was logged)."""
-        return self._entries.put([winner])
+        return self.put_all([winner])
 
     def put_standing(self, *standings: Standing) -> bool:
         """Keeps NO_WINNER or NOT_SEARCHED answers, all in one change, as `put_winner`. Raises: ValueError for another state."""
         for standing in standings:
             if standing.state not in (State.NO_WINNER, State.NOT_SEARCHED):
                 raise ValueError(f"a standing is no_winner or not_searched, found {standing.state.value}")
-        return self._entries.put(standings)
+        return self.put_all(standings)
 
     def state_text(self, found: Found | None) -> str:
         """The state of a task for `epochs`: it identifies the answer, so that a replaced winner changes it."""
@@ -187,7 +198,9 @@ class Store:
         of it: a GPU's name, a compiler that may not be mixed with another.
         Raises: StoreError where nothing can be written; what `build` raises.
         """
-        return self.artifacts().get(candidate, f"{_machine()} {context}", build)
+        path = self.artifacts().get(candidate, f"{_machine()} {context}", build)
+        self._usage.note(f"kernel:{self.artifacts().home_of(path)}")
+        return path
 
     @property
     def artifacts_root(self) -> Path:
@@ -216,7 +229,42 @@ class Store:
 
     def put_all(self, records: Sequence[Winner | Standing]) -> bool:
         """Keeps `records`, all in one change, as `put_winner`."""
-        return self._entries.put(records)
+        kept = self._entries.put(records)
+        self._puts += 1
+        if self._puts % _PUTS_A_LOOK == 1:
+            self._mind_size()
+        return kept
+
+    def use(self, winner: Winner) -> None:
+        """Notes that this process runs `winner`, which stays in the user's cache as long as the process lives."""
+        name = f"entry:{digest(winner)}"
+        if self._usage.note(name) and self._index.get(name) is None and self._from_user(winner):
+            self._entries.put([winner])  # it was removed between the lookup and the note
+
+    def _from_user(self, winner: Winner) -> bool:
+        candidate = digest(winner.trial.candidate)
+        return all(layer.by_candidate(winner.key, candidate) is None for layer in (*self.shared, self.shipped))
+
+    def prune(self, limit_bytes: float, unused_s: float | None = None) -> Pruned | None:
+        """See `store.pruning`; None where the user's cache cannot be written."""
+        if self._home is None:
+            return None
+        return prune(Parts(self._home, self._index, self._entries, self.artifacts(), self._usage), limit_bytes, unused_s)
+
+    def _mind_size(self) -> None:
+        """Prunes where the cache has outgrown its limit, or the notes of ended processes have become many."""
+        if self._home is None or self._access.limit_bytes == math.inf:
+            return
+        parts = Parts(self._home, self._index, self._entries, self.artifacts(), self._usage)
+        size_bytes = parts.size_bytes()
+        if size_bytes > self._access.limit_bytes:
+            done = prune(parts, SHARE * self._access.limit_bytes)
+            say_once(
+                f"the cache in {self._home} had {size_bytes >> 20} MiB, more than its limit; {done.entries} entries and "
+                f"{done.kernels} built kernels that were not used for longest are gone. KFORGE_CACHE_MIB sets the limit"
+            )
+        elif self._usage.count() > _MOST_NOTES:
+            prune(parts, math.inf)
 
     def evict(self, prefix: str) -> int:
         """Removes the user's entries whose digest begins with `prefix`; how many those were."""

@@ -11,12 +11,11 @@ second look, and a new one is made.
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,11 +23,7 @@ import diskcache
 
 from kforge_dynamo.store.database import Change, Reader, Writer, health, is_damage
 from kforge_dynamo.store.notes import say_once
-
-try:
-    import fcntl
-except ImportError:  # Windows has none; two processes may then both put a damaged database aside, and lose misses only
-    fcntl = None  # type: ignore[assignment]
+from kforge_dynamo.store.usage import locked
 
 T = TypeVar("T")
 
@@ -62,6 +57,10 @@ class Index:
             found = {name for name in found if self._memory.get(name, "") is not None}
             found |= {name for name, text in self._memory.items() if text is not None}
         return sorted(name for name in found if name.startswith(prefix))
+
+    def sizes(self, prefix: str) -> dict[str, tuple[int, float]]:
+        """Bytes and time of writing (seconds since the epoch) of the rows on disk that begin with `prefix`."""
+        return self._read(lambda reader: reader.sizes(prefix)) or {}
 
     def edit(self, change: Change) -> bool:
         """Runs `change` as one transaction; True when it is on disk, False when it lasts for this process alone.
@@ -126,7 +125,7 @@ class Index:
     def _put_aside(self, folder: Path, error: BaseException) -> bool:
         self.close()
         try:
-            with _locked(folder.parent / "lock"):
+            with locked(folder.parent / "lock", shared=False):
                 if health(folder) is None:  # another process was first
                     return True
                 folder.rename(folder.with_name(f"{folder.name}.damaged-{secrets.token_hex(4)}"))
@@ -151,12 +150,3 @@ class _MemoryRows:
 
     def delete(self, name: str) -> None:
         self._memory[name] = None
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds an advisory lock that ends with the process."""
-    with path.open("a") as stream:
-        if fcntl is not None:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
