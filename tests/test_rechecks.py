@@ -19,7 +19,7 @@ from kforge_dynamo.targets import generation
 
 sys.path.insert(0, str(Path(__file__).parent / "store"))
 from store_records import MADE_WITH, candidate
-from test_recorded import region
+from test_recorded_regions import region
 
 CPU = Target("cpu", "x", "Some CPU avx512 2 threads", "avx512", 2, None, None, (), ())
 RULES = Numerics("highest", False, False, False)
