@@ -23,8 +23,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     for group in (
         "errors",
         "records domains torch_logs",
-        "semantics peaks",
-        "settings targets languages store",
+        "semantics peaks settings",
+        "targets languages store",
         "ledger inductor_entry sites",
         "reference",
         "lowering codegen sandbox agents runtime",
