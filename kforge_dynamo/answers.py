@@ -5,13 +5,14 @@ One `Desk` serves one compile; the worker, the purse and the store are shared by
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ from typing import Any
 import torch
 
 from kforge_dynamo import ledger, rechecks, runtime
+from kforge_dynamo.agents.search import search
 from kforge_dynamo.codegen.builtin import BuiltinGenerator
 from kforge_dynamo.errors import KforgeError
 from kforge_dynamo.evaluation import Evaluator
-from kforge_dynamo.forge import PURSE, Answer, Bench, Miss, settle
+from kforge_dynamo.forge import PURSE, Answer, Bench, Miss, Search, settle
 from kforge_dynamo.languages.table import LANGUAGES
 from kforge_dynamo.records.assignment import Assignment
 from kforge_dynamo.records.codec import digest, from_plain, plain
@@ -125,14 +127,14 @@ class Desk:
             if item.name in replies or item.name in misses:
                 continue
             found = self._verified(item, self._lookup(item.key, item.sizes, item.target))
-            if found is not None and found.state in (State.WINNER, State.NO_WINNER):
+            if found is not None and found.state in (State.WINNER, State.NO_WINNER) and not self._agents_work:
                 ledger.count("hits")
                 replies[item.name] = _reply(found)
                 continue
             ledger.count("misses")
             refused = self._generator.rejects(item.task, item.target)
             missing = self._missing(item.target)
-            if refused is not None:
+            if refused is not None and not self._agents_work:
                 replies[item.name] = Reply(None, "rejected", refused, None)
             elif missing is not None:
                 replies[item.name] = Reply(None, "not_searched", missing, state_text(found))
@@ -154,6 +156,11 @@ class Desk:
     def record(self, graph: str, epoch: str, states: Mapping[str, str]) -> None:
         """Keeps the states under which a pass of the graph was compiled."""
         self._store.epochs.record(graph, epoch, states)
+
+    @property
+    def _agents_work(self) -> bool:
+        """Whether the agents are at work here: then what is stored is where they start, and no template has to fit."""
+        return self._settings.on_miss == "agent" and bool(_appointed)
 
     def _missing(self, target: Target) -> str | None:
         """Why no language can be built for `target` here."""
@@ -227,6 +234,8 @@ class Desk:
         budget_s = min(self._settings.region_budget_s, PURSE.left_s(self._settings.budget_s))
         if budget_s < _LEAST_S:
             return self._unsearched(found, "the search budget of this process is spent")
+        if self._settings.on_miss == "agent" and not _appointed:
+            return self._unsearched(found, "on_miss='agent' is for `kforge warm --model NAME`; nothing was searched")
         ledger.tell("search", item.title, budget_s)
         evaluator = evaluator_for(item.target, item.device)
         started = time.monotonic()
@@ -236,14 +245,18 @@ class Desk:
             generator=self._generator,
             evaluate=evaluator.bound(self._mode, self._inductor, item.numerics),
             provenance=lambda language: provenance(language, LANGUAGES[language].toolchain(), item.target),
+            search=_appointed[-1] if self._agents_work else search,
         )
         miss = Miss(item.key, item.task, item.sizes, item.domain, item.title, item.regime)
         try:
             evaluator.wait()
-            answer = self._proven(found, miss, bench, budget_s)
+            answer = None if self._agents_work else self._proven(found, miss, bench, budget_s)
             if answer is None:
                 left_s = max(_LEAST_S, budget_s - (time.monotonic() - started))
-                answer, _ = settle(miss, bench, left_s, rechecks.seeds(self._store, item.key, item.sizes, item.target))
+                winner = _present(found)
+                seeds = rechecks.seeds(self._store, item.key, item.sizes, item.target)
+                known = (winner.trial.candidate,) if winner is not None and winner.trial.candidate not in seeds else ()
+                answer, _ = settle(miss, bench, left_s, (*known, *seeds))
         except KforgeError as error:
             return self._unsearched(found, f"the search could not run: {error}")
         finally:
@@ -251,6 +264,8 @@ class Desk:
         if isinstance(answer, Winner):
             self._store.put_winner(answer)
             record = Found(State.WINNER, "user", answer, None, "")
+        elif found is not None and found.state is State.WINNER:  # the agents found nothing better, and the old one stands
+            record = found
         else:
             self._store.put_standing(answer)
             record = Found(answer.state, "user", None, answer, answer.reason)
@@ -271,6 +286,17 @@ class Desk:
         return Reply(None, found.state.value, reason, state_text(found))
 
 
+@contextlib.contextmanager
+def appointed(agents: Search) -> Iterator[None]:
+    """Within it, compiles under `on_miss="agent"` search by `agents`."""
+    _appointed.append(agents)
+    try:
+        yield
+    finally:
+        _appointed.remove(agents)
+
+
+_appointed: list[Search] = []
 _EVALUATORS: dict[str, Evaluator] = {}
 _lock = threading.Lock()
 

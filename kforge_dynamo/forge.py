@@ -22,6 +22,9 @@ Answer = Winner | Standing
 Evaluate = Callable[["Miss", Candidate, str, float], Trial]
 """Evaluates a candidate of a miss at a stage ("search", "final") within so many seconds."""
 
+Search = Callable[[Problem, Generator, Callable[[Candidate, str, float], Trial], Clock], SearchResult]
+"""Searches a winner of a problem, starting from a generator, within a clock's time."""
+
 _log = logging.getLogger("kforge")
 _WORDS = 300
 _MEANINGFUL = 0.01  # a gain under 1 % is not told from drift between runs, whatever the spread inside one run
@@ -121,17 +124,20 @@ class Bench:
     generator: Generator
     evaluate: Evaluate
     provenance: Callable[[str], Provenance]
+    search: Search = search
+    """`agents.search.search`, or the agents' loop in its place."""
 
 
 def settle(miss: Miss, bench: Bench, budget_s: float, seeds: Sequence[Candidate] = ()) -> tuple[Answer, SearchResult]:
     """Searches a winner of `miss` for at most `budget_s`; `seeds` are tried first. Returns what should be stored."""
-    problem = Problem(miss.task, miss.sizes, bench.target, bench.numerics, floor_us(miss.task, miss.sizes, bench.target))
+    floor = floor_us(miss.task, miss.sizes, bench.target)
+    problem = Problem(miss.task, miss.sizes, bench.target, bench.numerics, floor, miss.title, miss.domain)
 
     def evaluate(candidate: Candidate, stage: str, seconds: float) -> Trial:
         return bench.evaluate(miss, candidate, stage, seconds)
 
     generator = _Seeded(bench.generator, tuple(seeds)) if seeds else bench.generator
-    result = search(problem, generator, evaluate, Clock(budget_s, time.monotonic))
+    result = bench.search(problem, generator, evaluate, Clock(budget_s, time.monotonic))
     return _answer(miss, bench, result, budget_s), result
 
 

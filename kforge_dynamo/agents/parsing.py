@@ -48,18 +48,23 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a reply held. `objections` says of each kernel that was not taken why; `idea` and `gain` are the model's words."""
+    """What a reply held. `refused` are kernels whose text is not acceptable, each with the reason; `objections` says what else
+    was not taken and why; `idea` and `gain` are the model's words."""
 
     candidates: tuple[Candidate, ...]
+    refused: tuple[tuple[Candidate, str], ...]
     objections: tuple[str, ...]
     idea: str
     gain: float | None
+    mismatch: str = ""
+    """Why the reference kernel does not compute the task, in the model's words; empty where it says nothing of the kind."""
 
 
 def parse(reply: str, context: Context, known: Sequence[str] = ()) -> Proposal:
     """At most four candidates of `reply`, those with a digest in `known` left out."""
     found = _candidates(reply, context)
     taken: list[Candidate] = []
+    refused: list[tuple[Candidate, str]] = []
     objections: list[str] = []
     seen = set(known)
     for item in found:
@@ -68,7 +73,7 @@ def parse(reply: str, context: Context, known: Sequence[str] = ()) -> Proposal:
             continue
         problem = objection(item)
         if problem is not None:
-            objections.append(problem)
+            refused.append((item, problem))
         elif digest(_bare(item)) in seen:
             objections.append("the same kernel was tried before")
         elif len(taken) < _MOST:
@@ -76,7 +81,14 @@ def parse(reply: str, context: Context, known: Sequence[str] = ()) -> Proposal:
             taken.append(item)
     if not found:
         objections.append(f"the reply holds no kernel: a fenced block of {' or '.join(context.languages)} is expected")
-    return Proposal(tuple(taken), tuple(dict.fromkeys(objections)), _line(reply, "IDEA"), _gain(reply))
+    return Proposal(
+        tuple(taken),
+        tuple(refused[:_MOST]),
+        tuple(dict.fromkeys(objections)),
+        _line(reply, "IDEA"),
+        _gain(reply),
+        _line(reply, "MISMATCH"),
+    )
 
 
 def identity(candidate: Candidate) -> str:
@@ -92,14 +104,14 @@ def _bare(candidate: Candidate) -> Candidate:
 def _candidates(reply: str, context: Context) -> list[Candidate | str]:
     found = blocks(reply)
     if not found:
-        data = _data(reply)
+        data = read_data(reply)
         return _of_data(data, context) if data is not None else _unfenced(reply, context)
     results: list[Candidate | str] = []
     for index, block in enumerate(found):
         if _is_patch(block):
             results.append(_patched(block.text, _plan_beside(found, index), context))
         elif block.word in _DATA:
-            results.extend(_of_data(_data(block.text), context))
+            results.extend(_of_data(read_data(block.text), context))
         elif _language(block, context) is not None:
             results.append(_candidate(block.text, _language(block, context) or "", _plan_beside(found, index), context))
     return results
@@ -137,11 +149,11 @@ def _plan_beside(found: Sequence[Block], index: int) -> Any:
     """The first data block after the code and before the next code, else the only one of the reply if it stands before."""
     for block in found[index + 1 :]:
         if block.word in _DATA:
-            return _plan_of(_data(block.text))
+            return _plan_of(read_data(block.text))
         if block.word:
             break
     plans = [number for number, block in enumerate(found) if block.word in _DATA]
-    return _plan_of(_data(found[plans[0]].text)) if len(plans) == 1 and plans[0] < index else None
+    return _plan_of(read_data(found[plans[0]].text)) if len(plans) == 1 and plans[0] < index else None
 
 
 def _plan_of(data: Any) -> Any:
@@ -168,8 +180,8 @@ def _is_object(item: Any) -> bool:
     return isinstance(item, dict)
 
 
-def _data(text: str) -> Any:
-    """JSON, or what models write in its place: Python's literals, an object within words, a comma too many."""
+def read_data(text: str) -> Any:
+    """JSON, or what models write in its place: Python's literals, an object within words, a comma too many; None for neither."""
     body = text.strip()
     start, end = body.find("{"), body.rfind("}")
     inner = body[start : end + 1] if 0 <= start < end else body
@@ -202,8 +214,17 @@ def _candidate(source: str, language: str, plan: Any, context: Context, scheme: 
         return "the kernel comes without a launch plan: a json block with `buffers` and `launches` is expected"
     if isinstance(plan, dict) and scheme is None:
         scheme = plan.get("scheme")
+    source = _visible(source) if language == "cpp" else source
     named = scheme if scheme in SCHEMES else parent.scheme if parent is not None else context.scheme
     return Candidate(language, source, made, "", named, context.author, digest(parent) if parent is not None else None)
+
+
+def _visible(source: str) -> str:
+    """The entry made visible where it is not: symbols are hidden by the flags, and models write it plainly."""
+    if re.search(r"visibility\s*\(\s*\"default", source):
+        return source
+    visible = r'extern "C" __attribute__((visibility("default"))) void \1'
+    return re.sub(r'extern\s+"C"\s+void\s+(kforge_entry)\b', visible, source, count=1)
 
 
 def _plan_without(language: str, source: str, parent: Candidate | None) -> LaunchPlan | None:

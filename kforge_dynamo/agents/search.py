@@ -9,7 +9,7 @@ from kforge_dynamo.agents.generator import Generator
 from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.outcome import Status, Trial
 from kforge_dynamo.records.target import Numerics, Target
-from kforge_dynamo.records.task import Task
+from kforge_dynamo.records.task import Domain, Task
 
 Evaluate = Callable[[Candidate, str, float], Trial]
 """Evaluates a candidate at the stage "search" or "final" within so many seconds."""
@@ -23,13 +23,16 @@ _ROOFLINE_SHARE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is searched for: a task at sizes, for a target, under numerics. `floor_us` is the roofline's time, if known."""
+    """What is searched for: a task at sizes, for a target, under numerics. `floor_us` is the roofline's time, if known; `domain`
+    the sizes to be right for, None for `sizes` alone."""
 
     task: Task
     sizes: tuple[int, ...]
     target: Target
     numerics: Numerics
     floor_us: float | None
+    title: str = ""
+    domain: Domain | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,38 +73,43 @@ def search(problem: Problem, generator: Generator, evaluate: Evaluate, clock: Cl
 
     Time for the final stage of the best is kept back, so a search that found something right can always finish it.
     """
+    found = explore(problem, generator, evaluate, clock)
+    if found.untestable is not None:
+        return found
+    return finish(found, evaluate, clock)
+
+
+def explore(problem: Problem, generator: Generator, evaluate: Evaluate, clock: Clock) -> SearchResult:
+    """`search` without the final stage: its result has no best yet."""
     history: list[Trial] = []
-    untestable: str | None = None
     exhausted = False
     usual_s = 0.0
-    while untestable is None and not exhausted and not _near_roofline(problem, history):
+    while not exhausted and not _near_roofline(problem, history):
         batch = generator.propose(problem.task, problem.sizes, problem.target, problem.numerics, tuple(history), _BATCH)
         exhausted = not batch
         for candidate in batch:
-            if history and clock.left_s < usual_s * (1.0 + _FINAL_COST * bool(_passed(history))):
-                return _finish(history, evaluate, clock, exhausted=False)
+            if history and clock.left_s < usual_s * (1.0 + _FINAL_COST * bool(passed(history))):
+                return SearchResult(tuple(history), None, False, None, clock.elapsed_s)
             before = clock.elapsed_s
             trial = evaluate(candidate, "search", clock.left_s)
             history.append(trial)
             usual_s = (clock.elapsed_s - before) * (1.0 if len(history) > 1 else _LATER_COST)
             if trial.verdict.status is Status.NOT_TESTABLE:
-                untestable = trial.verdict.evidence
-                break
-    if untestable is not None:
-        return SearchResult(tuple(history), None, True, untestable, clock.elapsed_s)
-    return _finish(history, evaluate, clock, exhausted=exhausted)
+                return SearchResult(tuple(history), None, True, trial.verdict.evidence, clock.elapsed_s)
+    return SearchResult(tuple(history), None, exhausted, None, clock.elapsed_s)
 
 
-def _finish(history: list[Trial], evaluate: Evaluate, clock: Clock, *, exhausted: bool) -> SearchResult:
+def finish(found: SearchResult, evaluate: Evaluate, clock: Clock) -> SearchResult:
     """The final stage of the fastest few, until one passes it."""
+    history = list(found.trials)
     best: Trial | None = None
-    for trial in _passed(history)[:_FINALISTS]:
+    for trial in passed(history)[:_FINALISTS]:
         final = evaluate(trial.candidate, "final", max(clock.left_s, 1.0))
         history.append(final)
         if final.verdict.passed and final.timings:
             best = final
             break
-    return SearchResult(tuple(history), best, exhausted, None, clock.elapsed_s)
+    return SearchResult(tuple(history), best, found.exhausted, None, clock.elapsed_s)
 
 
 def candidate_us(trial: Trial) -> float:
@@ -109,12 +117,13 @@ def candidate_us(trial: Trial) -> float:
     return min((timing.candidate.median_us for timing in trial.timings), default=float("inf"))
 
 
-def _passed(history: Sequence[Trial]) -> list[Trial]:
+def passed(history: Sequence[Trial]) -> list[Trial]:
+    """The trials that passed and were timed, the fastest first."""
     return sorted((trial for trial in history if trial.verdict.passed and trial.timings), key=candidate_us)
 
 
 def _near_roofline(problem: Problem, history: Sequence[Trial]) -> bool:
-    best = _passed(history)
+    best = passed(history)
     if not best or problem.floor_us is None:
         return False
     return candidate_us(best[0]) * _ROOFLINE_SHARE <= problem.floor_us

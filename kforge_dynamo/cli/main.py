@@ -7,12 +7,26 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from kforge_dynamo.cli import cache, demo, doctor, evaluate, explain, show, task, travel, verify, warm, why
+from kforge_dynamo.cli import (
+    cache,
+    demo,
+    doctor,
+    evaluate,
+    explain,
+    language_models,
+    runs,
+    show,
+    task,
+    travel,
+    verify,
+    warm,
+    why,
+)
 from kforge_dynamo.errors import KforgeError
 from kforge_dynamo.settings import Settings, configure_logging
 from kforge_dynamo.targets import kforge_version
 
-COMMANDS = (demo, warm, explain, why, show, task, verify, evaluate, doctor, travel, cache)
+COMMANDS = (demo, warm, explain, why, show, task, verify, evaluate, language_models, runs, doctor, travel, cache)
 """The modules whose `register(app)` adds a command, in the order of the help text."""
 
 

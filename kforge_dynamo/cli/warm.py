@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kforge_dynamo import ledger
+from kforge_dynamo import answers, inductor_entry, ledger
+from kforge_dynamo.agents.campaign import Campaign
+from kforge_dynamo.cli import agents
 from kforge_dynamo.cli.explain import run_once
 from kforge_dynamo.cli.loading import Device, Dtype, Function, Shapes, TargetWord, Train, load_target, make_inputs
 from kforge_dynamo.cli.measure import own_code
 from kforge_dynamo.cli.recorded import warm_recorded
 from kforge_dynamo.errors import SettingsError
+from kforge_dynamo.settings import Settings
+from kforge_dynamo.sites import store_of
 
 _ALL_S = 86400.0
+_SEARCH_S, _MODEL_S = 30.0, 600.0
 _NO_SHAPES: list[str] = []
 _ROUNDS = 15
 """Rounds of the comparison of whole models; the two take turns in each."""
@@ -38,35 +45,64 @@ def warm(
     dtype: Dtype = "float32",
     device: Device = "cpu",
     precision: Annotated[str, typer.Option(help="auto, strict or mixed")] = "auto",
-    budget: Annotated[float, typer.Option(help="seconds a region")] = 30.0,
+    budget: Annotated[float | None, typer.Option(help="seconds a region; 30, with a model 600")] = None,
     mode: Annotated[str, typer.Option(help="the torch.compile mode the model will run under")] = "default",
     train: Train = False,
     function: Function = False,
     recorded: Annotated[Path | None, typer.Option(metavar="FILE", help="regions that KFORGE_RECORD met, not a TARGET")] = None,
+    language_model: agents.ModelName = "",
+    analyst: agents.AnalystName = "",
+    strategy: agents.StrategyName = "serial",
+    iterations: agents.Iterations = 5,
+    budget_tokens: agents.Tokens = None,
+    budget_money: agents.Money = None,
+    budget_candidates: agents.Candidates = None,
+    reference: agents.Reference = None,
+    memory: agents.Memory = True,
+    seed: agents.Seeding = True,
 ) -> None:
     """Search kernels for the regions of a model, keep the winners, and compare the whole model with Inductor."""
+    asked = agents.chosen(language_model)
+    if recorded is not None and language_model:
+        raise SettingsError("--recorded searches by the built-in generator; leave --model out, or name a TARGET")
     if recorded is not None:
-        warm_recorded(recorded, budget, mode)
+        warm_recorded(recorded, budget if budget is not None else _SEARCH_S, mode)
         return
     if not target or not shapes:
         raise SettingsError("warm needs a TARGET and its --shapes, or --recorded with a file that KFORGE_RECORD wrote")
+    words = agents.Words(
+        language_model, analyst, strategy, iterations, budget_tokens, budget_money, budget_candidates, reference, memory, seed
+    )
+    campaign = agents.campaign(words, store_of(Settings.parse()[0])) if asked else None
     model = load_target(target, function=function)
     if isinstance(model, torch.nn.Module):
         model = model.to(device=device, dtype=getattr(torch, dtype)).train(train)
     console = Console()
-    options: dict[str, Any] = {"on_miss": "search", "budget_s": _ALL_S, "region_budget_s": budget, "precision": precision}
+    seconds = budget if budget is not None else _MODEL_S if campaign is not None else _SEARCH_S
+    on_miss = "agent" if campaign is not None else "search"
+    options: dict[str, Any] = {"on_miss": on_miss, "budget_s": _ALL_S, "region_budget_s": seconds, "precision": precision}
     options |= torch._inductor.list_mode_options(mode)
     for call in shapes:
         inputs = make_inputs(call.split(","), dtype=dtype, device=device)
         ledger.reset()
         torch.compiler.reset()
-        with _progress(console):
+        with _progress(console), _asking(campaign):
             compiled = torch.compile(model, backend="kforge", options=options)
             run_once(compiled, inputs, train=train)
         console.print(_table(call))
         other = own_code(model, "inductor") if isinstance(model, torch.nn.Module) else model
         baseline = torch.compile(other, options=torch._inductor.list_mode_options(mode))
         console.print(_comparison(compiled, baseline, inputs, train))
+
+
+@contextlib.contextmanager
+def _asking(campaign: Campaign | None) -> Iterator[None]:
+    """Where a model is asked every graph goes through our pass again, whatever Inductor's caches hold."""
+    if campaign is None:
+        yield
+        return
+    with inductor_entry.without_caches(), answers.appointed(campaign.search):
+        yield
 
 
 class _progress:
@@ -88,6 +124,8 @@ class _progress:
     def _show(self, event: str, title: str, detail: str, more: str) -> None:
         if event == "search":
             self._progress.update(self._line, description=f"{title} (at most {float(detail):.0f} s)")
+        elif event == "step":
+            self._progress.console.print(f"  {escape(detail)}", highlight=False)
         elif event == "settled":
             self._progress.console.print(f"  {detail:12} {title}: {more}", highlight=False)
 

@@ -34,6 +34,7 @@ from kforge_dynamo.store.envelope import SCHEMA
 from kforge_dynamo.store.epochs import Epochs
 from kforge_dynamo.store.explain import Miss, explain
 from kforge_dynamo.store.folder import Folder, find, make_private, short_lived
+from kforge_dynamo.store.lessons import Lessons
 from kforge_dynamo.store.notes import say_once
 from kforge_dynamo.store.pruning import SHARE, Parts, Pruned, prune
 from kforge_dynamo.store.rows import Index
@@ -206,6 +207,11 @@ class Store:
     def artifacts_root(self) -> Path:
         """A folder of this process alone, for what a search builds and throws away. Raises: StoreError."""
         return self.artifacts().scratch()
+
+    def lessons(self) -> Lessons:
+        """What the agents learnt, beside the winners."""
+        home = self.folder.path / f"v{SCHEMA}" / "lessons" if self.folder.path is not None else None
+        return Lessons(home, self._secret, self.folder.writable)
 
     def artifacts(self) -> Artifacts:
         """The folder of built candidates; a private temporary one where the cache cannot be written. Raises: StoreError."""

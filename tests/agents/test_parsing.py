@@ -83,7 +83,8 @@ def test_reply_without_a_kernel_says_what_is_expected():
 def test_reply_that_tries_to_break_out_is_refused_with_the_reason(name, words):
     found = parsed(name)
     assert not found.candidates
-    assert words in found.objections[0]
+    ((candidate, reason),) = found.refused
+    assert words in reason and "kforge_entry" in candidate.source
 
 
 @pytest.mark.parametrize(
