@@ -46,6 +46,18 @@ def absolute_path(value: Any) -> str | None:
     return os.path.abspath(os.path.expanduser(text))
 
 
+def program(value: Any) -> str | None:
+    """The name of a program, or a path to it; None stays None."""
+    if value is None:
+        return None
+    text = os.fspath(value)
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise ValueError
+    if os.sep not in text and len(text.split()) > 1:
+        raise ValueError
+    return text.strip()
+
+
 def words(value: Any) -> tuple[str, ...]:
     """Words, each once; text is split at commas."""
     if isinstance(value, str):

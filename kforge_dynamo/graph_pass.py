@@ -26,7 +26,7 @@ from kforge_dynamo.lowering.partition import partition
 from kforge_dynamo.lowering.regions import Partition, Region
 from kforge_dynamo.lowering.repair import repair
 from kforge_dynamo.lowering.shape_reads import free_sizes
-from kforge_dynamo.lowering.splice import splice
+from kforge_dynamo.lowering.splice import fed_strides, splice
 from kforge_dynamo.records.assignment import task_text
 from kforge_dynamo.records.codec import digest, from_text, to_text
 from kforge_dynamo.records.outcome import Winner
@@ -149,6 +149,7 @@ class GraphWork:
             fixed=fixed,
             device=region.device.type,
             winner=winner,
+            strides=fed_strides(region),
         )
         splice(graph, inductor.operator(), to_text(site), region, () if fixed else sizes, self.moved)
 

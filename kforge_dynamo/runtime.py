@@ -1,7 +1,9 @@
 """A call of a spliced region: the winner where it was verified, the compiled reference everywhere else.
 
-`load` is what a compiled graph calls once when it is loaded; it returns the function that the graph then calls. The
-function checks what may differ between calls (sizes that are symbolic, alignment on a GPU) and launches.
+`entry` is what a compiled graph calls once when it is loaded; it returns the function that the graph then calls. Where
+Inductor keeps sizes and strides at numbers, all that follows from them is done at the first call, and the function only
+passes pointers on; else it also looks the sizes up. What may differ between calls (sizes that are symbolic, alignment on
+a GPU, the current device) is checked in each.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import torch
 from torch._dynamo.utils import counters  # read in torch 2.11 to 2.14: the counters of ledger, without a call between
 
 from kforge_dynamo import ledger
-from kforge_dynamo.languages.base import Launcher
+from kforge_dynamo.errors import BuildError
+from kforge_dynamo.languages.base import Bindable, Bound, Launcher
 from kforge_dynamo.records.codec import from_text
 from kforge_dynamo.records.outcome import CacheKey, Winner
 from kforge_dynamo.records.site import Site
@@ -27,6 +30,8 @@ Resolve = Callable[[Site], tuple[Winner, Launcher]]
 """Finds the winner of a site and loads it. Raises: KforgeError with the reason when there is none."""
 
 _ALIGNMENT_BYTES = 16  # Triton specialises pointers on this; Source: triton/runtime/jit.py, 3.6 and 3.7
+_MOST_SIZES = 512
+"""Sets of symbolic sizes that an entry remembers before it starts over."""
 _runners: dict[str, Runner] = {}
 _lock = threading.Lock()
 _resolve: list[Resolve] = []
@@ -48,6 +53,60 @@ def load(text: str) -> Runner:
     return runner
 
 
+def entry(text: str) -> Callable[..., None]:
+    """The function that generated code calls, with inputs, outputs and the sizes that the site does not fix, by position."""
+    runner = load(text)
+    if runner.launcher is None or runner.site.strides is None or not isinstance(runner.launcher, Bindable):
+        return runner.run
+    return _fixed(runner, runner.launcher) if runner.site.fixed else _by_size(runner, runner.launcher)
+
+
+def _fixed(runner: Runner, launcher: Bindable) -> Callable[..., None]:
+    """The entry of a site whose sizes are fixed."""
+    bound: Bound = _refuse
+
+    def first(*tensors: torch.Tensor) -> bool:
+        nonlocal bound
+        bound = runner.bound(launcher, runner.site.sizes, tensors) or _refuse
+        return bound(*tensors)
+
+    bound = first
+
+    def call(*tensors: torch.Tensor) -> None:
+        if bound(*tensors):
+            counters["kforge"]["calls"] += 1
+        else:
+            runner.run(*tensors)
+
+    return call
+
+
+def _by_size(runner: Runner, launcher: Bindable) -> Callable[..., None]:
+    """The entry of a site whose sizes vary while its strides do not."""
+    count = len(runner.site.task.inputs) + len(runner.site.task.outputs)
+    known: dict[tuple[int, ...], Bound] = {}
+
+    def first(sizes: tuple[int, ...], tensors: Sequence[torch.Tensor]) -> Bound:
+        found = runner.bound(launcher, sizes, tensors) if runner.holds(sizes) else None
+        if len(known) >= _MOST_SIZES:
+            known.clear()
+        known[sizes] = found = found or _refuse
+        return found
+
+    def call(*arguments: Any) -> None:
+        sizes, tensors = arguments[count:], arguments[:count]
+        if (known.get(sizes) or first(sizes, tensors))(*tensors):
+            counters["kforge"]["calls"] += 1
+        else:
+            runner.run(*arguments)
+
+    return call
+
+
+def _refuse(*_: torch.Tensor) -> bool:
+    return False
+
+
 def renew(key: CacheKey) -> None:
     """A search for `key` has ended with a winner: runners that wait for it change over between two calls."""
     with _lock:
@@ -65,10 +124,7 @@ def forget() -> None:
 
 
 class Runner:
-    """Callable as `runner(*inputs, *sizes, out=tensor)` for one output and `outs=(...)` for several.
-
-    Sizes are passed only where the site does not fix them. `launcher` is None where no winner could be loaded.
-    """
+    """Runs a site for any sizes, strides and device. `launcher` is None where no winner could be loaded."""
 
     def __init__(self, site: Site, resolve: Resolve) -> None:
         self.site = site
@@ -76,6 +132,7 @@ class Runner:
         self.winner: Winner | None = None
         self.reference = Reference(site.task, site.raw_dims)
         self._inputs = len(site.task.inputs)
+        self._tensors = self._inputs + len(site.task.outputs)
         self._sizes = site.sizes if site.fixed else None
         self._aligned = not site.device.startswith("cpu")
         if site.winner:
@@ -88,27 +145,36 @@ class Runner:
         except Exception as error:  # noqa: BLE001  whatever is wrong with a stored kernel, the region must still be computed
             ledger.say_once(f"a region runs by its reference because its winner could not be loaded: {error}")
 
-    def __call__(self, *args: Any, out: torch.Tensor | None = None, outs: Sequence[torch.Tensor] = ()) -> None:
-        """Fills the outputs, on the current stream."""
-        inputs = args[: self._inputs]
-        sizes = self._sizes or args[self._inputs :]
-        outputs = outs if out is None else (out,)
+    def run(self, *arguments: Any) -> None:
+        """Fills the outputs, on the current stream: inputs, outputs, and the sizes that the site does not fix."""
+        inputs, outputs = arguments[: self._inputs], arguments[self._inputs : self._tensors]
+        sizes = self._sizes or arguments[self._tensors :]
         launcher = self.launcher
-        if launcher is None or (self._sizes is None and not self._holds(sizes)) or (self._aligned and not self._fits(inputs)):
+        if launcher is None or (self._sizes is None and not self.holds(sizes)) or (self._aligned and not self._fits(inputs)):
             self._fall_back(inputs, outputs, sizes)
             return
         counters["kforge"]["calls"] += 1
         launcher(inputs, outputs, sizes)
 
+    def bound(self, launcher: Bindable, sizes: Sequence[int], tensors: Sequence[torch.Tensor]) -> Bound | None:
+        """The launcher for `sizes` and the site's strides on the device of `tensors`; None where each call goes by `run`."""
+        assert self.site.strides is not None
+        try:
+            return launcher.bind(sizes, self.site.strides, tensors[-1].device)
+        except BuildError as error:  # `run` meets the same error, or not: it has the tensors themselves
+            ledger.say_once(f"a winner could not be prepared ahead of its calls: {error}")
+            return None
+
     def checked(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
         """The same for a caller that does not freeze layouts: strides are compared with the site's as well."""
-        if self.launcher is None or not self._holds(tuple(sizes)) or not self._fits(inputs) or not self._strides(inputs, sizes):
+        if self.launcher is None or not self.holds(tuple(sizes)) or not self._fits(inputs) or not self._strides(inputs, sizes):
             self._fall_back(inputs, outputs, tuple(sizes))
             return
         counters["kforge"]["calls"] += 1
         self.launcher(inputs, outputs, sizes)
 
-    def _holds(self, sizes: tuple[int, ...]) -> bool:
+    def holds(self, sizes: tuple[int, ...]) -> bool:
+        """Whether the winner was verified for these sizes."""
         return self.winner is not None and self.winner.domain.holds(sizes)
 
     def _fits(self, inputs: Sequence[torch.Tensor]) -> bool:

@@ -73,6 +73,7 @@ class Settings:
     cache_mib: float = 4096.0
     record: str | None = None
     model: str = ""
+    cxx: str | None = None
 
     @property
     def searching(self) -> bool:
@@ -244,6 +245,16 @@ ROWS = (
         domains.word,
         option=False,
     ),
+    Row(
+        "cxx",
+        "KFORGE_CXX",
+        "str",
+        "the name of a C++ compiler in PATH, or a path",
+        None,
+        "Compiles kernels for CPUs; without it CXX where that is g++ or clang++, else g++, clang++ or c++.",
+        domains.program,
+        option=False,
+    ),
 )
 
 _BY_OPTION = {row.name: row for row in ROWS if row.option}
@@ -263,6 +274,15 @@ def may_search_by_default() -> bool:
 def disabled() -> bool:
     """Whether KFORGE_DISABLE turns kforge off. Raises: SettingsError."""
     return bool(_value_of(next(row for row in ROWS if row.name == "disabled"), {}))
+
+
+def named_compiler() -> tuple[str, str] | None:
+    """The environment name that names a C++ compiler here, and what it says; None without one. Raises: SettingsError."""
+    own = _value_of(next(row for row in ROWS if row.name == "cxx"), {})
+    if own is not None:
+        return "KFORGE_CXX", own
+    text = os.environ.get("CXX", "").strip()
+    return ("CXX", text) if text else None
 
 
 def present_keys() -> tuple[str, ...]:

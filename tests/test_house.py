@@ -23,8 +23,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     for group in (
         "errors",
         "records domains torch_logs",
-        "semantics peaks",
-        "settings targets languages store",
+        "semantics peaks settings",
+        "targets languages store",
         "ledger inductor_entry sites",
         "reference",
         "lowering codegen sandbox agents runtime",
@@ -45,6 +45,8 @@ PRINT_HOMES = ("cli/",)
 BROAD_EXCEPT_HOMES = ("sandbox/", "runtime.py", "reference.py", "graph_pass.py", "backend.py")
 PRIVATE_TORCH_HOMES = (
     "inductor_entry.py",
+    "languages/allocation.py",
+    "languages/triton_direct.py",
     "ledger.py",
     "lowering/inductor.py",
     "lowering/symbols.py",

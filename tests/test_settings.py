@@ -16,7 +16,15 @@ from kforge_dynamo import settings as module
 from kforge_dynamo.errors import SettingsError
 from kforge_dynamo.languages.table import LANGUAGES
 from kforge_dynamo.records.codec import digest
-from kforge_dynamo.settings import ROWS, Settings, configure_logging, disabled, may_search_by_default, settings_table
+from kforge_dynamo.settings import (
+    ROWS,
+    Settings,
+    configure_logging,
+    disabled,
+    may_search_by_default,
+    named_compiler,
+    settings_table,
+)
 
 RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
@@ -182,6 +190,9 @@ def test_cache_dir_becomes_an_absolute_path(tmp_path, monkeypatch):
         ("KFORGE_DISABLE", "1", "disabled", True),
         ("KFORGE_DISABLE", "0", "disabled", False),
         ("KFORGE_DISABLE", "true", "disabled", True),
+        ("KFORGE_CXX", " clang++-19 ", "cxx", "clang++-19"),
+        ("KFORGE_CXX", "/opt/my tools/g++", "cxx", "/opt/my tools/g++"),
+        ("KFORGE_CXX", "", "cxx", None),
         ("KFORGE_BUDGET_S", "", "budget_s", 30.0),
         ("KFORGE_BUDGET_S", "  ", "budget_s", 30.0),
     ],
@@ -206,7 +217,7 @@ def test_bad_environment_value_is_one_sentence_with_its_name(monkeypatch, row):
     assert row.env in str(caught.value) and row.domain in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["disabled", "log"])
+@pytest.mark.parametrize("name", ["disabled", "log", "cxx"])
 def test_row_that_only_the_environment_sets_is_no_option(name):
     with pytest.raises(SettingsError):
         Settings.parse({name: "1"})
@@ -217,6 +228,16 @@ def test_disabled_reads_its_environment_name(monkeypatch, text, expected):
     if text is not None:
         monkeypatch.setenv("KFORGE_DISABLE", text)
     assert disabled() is expected
+
+
+def test_compiler_is_named_by_our_name_before_the_common_one(monkeypatch):
+    monkeypatch.delenv("KFORGE_CXX", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    assert named_compiler() is None
+    monkeypatch.setenv("CXX", "ccache g++")
+    assert named_compiler() == ("CXX", "ccache g++")
+    monkeypatch.setenv("KFORGE_CXX", "clang++")
+    assert named_compiler() == ("KFORGE_CXX", "clang++")
 
 
 def test_table_is_complete():

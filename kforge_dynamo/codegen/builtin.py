@@ -21,7 +21,7 @@ class BuiltinGenerator:
     """Needs no key and no network; implements `agents.generator.Generator`."""
 
     name = "builtin"
-    version = "1"
+    version = "2"
 
     def __init__(self, allowed: Sequence[str] = ("cpp", "triton")) -> None:
         self._allowed = tuple(allowed)

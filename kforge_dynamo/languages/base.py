@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -18,11 +18,27 @@ RawDims = tuple[tuple[int | None, ...], ...]
 stride it has, None where the stride is 0. A kernel reads strides from the tensor it is given."""
 
 
+Bound = Callable[..., bool]
+"""A launcher for one set of sizes and strides: `bound(*inputs, *outputs)` runs the candidate. False, with nothing started,
+where an address or the current device is not what it was made for. Sizes and strides are the caller's promise."""
+
+
 class Launcher(Protocol):
     """Runs a loaded candidate once, on the current stream, without synchronising."""
 
     def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
         """Fills `outputs` (dense, allocated by the caller). `sizes` has one integer an axis of the task, in order."""
+
+
+@runtime_checkable
+class Bindable(Protocol):
+    """A launcher that can do ahead of all calls what does not change between them."""
+
+    def bind(self, sizes: Sequence[int], strides: Sequence[Sequence[int]], device: torch.device) -> Bound | None:
+        """For inputs with these strides, as they will be passed; None where every call has to go the launcher's own way.
+
+        Raises: BuildError where a kernel does not compile for them.
+        """
 
 
 class Language(Protocol):

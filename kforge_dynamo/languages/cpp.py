@@ -28,6 +28,7 @@ from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.profile import Capture, Profile
 from kforge_dynamo.records.target import Target
 from kforge_dynamo.records.task import Task
+from kforge_dynamo.settings import named_compiler
 
 COMPILERS = ("g++", "clang++", "c++")
 """What is looked for in PATH, in order; g++ first because its OpenMP runtime is the one that ships in torch."""
@@ -54,7 +55,7 @@ def library_symbols() -> dict[str, int]:
 
 
 class CppLanguage:
-    """The `Language` of C++; `compiler` is a path or a name in PATH, None to look for the usual ones."""
+    """The `Language` of C++; `compiler` is a path or a name in PATH, None for the one of the environment or the usual ones."""
 
     name = "cpp"
 
@@ -63,9 +64,19 @@ class CppLanguage:
 
     @functools.cached_property
     def compiler(self) -> str | None:
-        """Absolute path of the compiler, None when there is none."""
-        names = (self._wanted,) if self._wanted else COMPILERS
-        return next((found for name in names if (found := shutil.which(name))), None)
+        """Absolute path of the compiler, None when there is none.
+
+        KFORGE_CXX decides alone. CXX, which other programs read as well, counts where it is one program that says it is GCC's
+        or clang's: the flags here are theirs.
+        """
+        if self._wanted:
+            return shutil.which(self._wanted)
+        named = named_compiler()
+        if named is not None:
+            found = shutil.which(named[1])
+            if named[0] == "KFORGE_CXX" or (found is not None and _is_known(found)):
+                return found
+        return next((found for name in COMPILERS if (found := shutil.which(name))), None)
 
     @functools.cached_property
     def _version(self) -> str:
@@ -76,10 +87,13 @@ class CppLanguage:
         """What keeps C++ from `target` here; None when nothing does."""
         if target.kind != "cpu":
             return f"C++ kernels are for CPUs, the target is {target.kind}"
-        if self.compiler is None:
-            tried = self._wanted or ", ".join(COMPILERS)
-            return f"no C++ compiler: looked for {tried} in PATH; install g++ (apt-get install g++) or name one in CXX"
-        return None
+        return self._absence if self.compiler is None else None
+
+    @property
+    def _absence(self) -> str:
+        named = named_compiler()
+        tried = self._wanted or (named[1] if named is not None and named[0] == "KFORGE_CXX" else ", ".join(COMPILERS))
+        return f"no C++ compiler: looked for {tried} in PATH; install g++ (apt-get install g++) or name one in KFORGE_CXX"
 
     def toolchain(self) -> str:
         """Name and version of the compiler. Raises: ToolchainError when there is none."""
@@ -124,12 +138,13 @@ class CppLanguage:
     def remarks(self, candidate: Candidate, target: Target, launcher: Launcher, folder: Path) -> Capture:
         """See `languages.base.Describing`: the loops that g++ left scalar, with its reasons."""
         del launcher
+        if "clang" in self._version:
+            return Capture("compiler", self._version, notes=("clang is not asked for its reasons; g++ is, see KFORGE_CXX",))
         return cpp_facts.remarks(self._found(), self._flags(target), candidate.source, folder)
 
     def _found(self) -> str:
         if self.compiler is None:
-            tried = self._wanted or ", ".join(COMPILERS)
-            raise ToolchainError(f"no C++ compiler: looked for {tried} in PATH; install g++ or name one in CXX")
+            raise ToolchainError(self._absence)
         return self.compiler
 
     def _flags(self, target: Target) -> tuple[str, ...]:
@@ -151,6 +166,15 @@ class CppLanguage:
             if done.returncode != 0:
                 raise BuildError(done.stderr.strip()[:4000] or f"the compiler ended with status {done.returncode}")
             os.replace(built, artifact)
+
+
+def _is_known(compiler: str) -> bool:
+    """Whether a program calls itself GCC or clang."""
+    try:
+        done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "clang" in done.stdout or "Free Software Foundation" in done.stdout
 
 
 def _bind_library(library: ctypes.CDLL) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from kforge_dynamo.languages.base import Launcher, RawDims
+from kforge_dynamo.languages.base import Bound, RawDims
 from kforge_dynamo.records.candidate import Buffer, LaunchPlan
 from kforge_dynamo.records.expression import compile_sizes
 from kforge_dynamo.records.task import InputSpec, Task
@@ -56,37 +56,85 @@ class _Block:
         self.scratch: _Scratch | None = None
 
 
-def prepare(library: ctypes.CDLL, plan: LaunchPlan, task: Task, raw_dims: RawDims) -> Launcher:
+def prepare(library: ctypes.CDLL, plan: LaunchPlan, task: Task, raw_dims: RawDims) -> CppLauncher:
     """A launcher for the library's `kforge_entry`. Raises: RecordError for a size expression that is none, AttributeError."""
-    counts = (len(task.inputs), len(task.outputs), len(plan.buffers), len(task.axes))
-    fixed, read = _strides(task, raw_dims)
-    read = [(sum(counts) + 1 + slot, index, dimension) for slot, index, dimension in read]
-    pack = struct.Struct(f"={counts[0] + counts[1] + 1}q").pack_into
-    settle = _settle(plan, task, counts)
-    enter = _enter(library, counts)
-    scratched, zeroed = bool(plan.buffers), any(buffer.zeroed for buffer in plan.buffers)
-    fill = _fill(plan, counts)
-    threads = torch.get_num_threads
-    blocks: list[_Block] = []
+    return CppLauncher(library, plan, task, raw_dims)
 
-    def launch(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
-        block = blocks.pop() if blocks else _Block(counts, fixed)
+
+class CppLauncher:
+    """See `languages.base.Launcher` and `Bindable`. Threads may call it at once."""
+
+    def __init__(self, library: ctypes.CDLL, plan: LaunchPlan, task: Task, raw_dims: RawDims) -> None:
+        self._counts = (len(task.inputs), len(task.outputs), len(plan.buffers), len(task.axes))
+        self._fixed, read = _strides(task, raw_dims)
+        self._read = [(sum(self._counts) + 1 + slot, index, dimension) for slot, index, dimension in read]
+        self._pack = struct.Struct(f"={self._counts[0] + self._counts[1] + 1}q").pack_into
+        self._settle = _settle(plan, task, self._counts)
+        self._enter = _enter(library, self._counts)
+        self._fill = _fill(plan, self._counts)
+        self._scratched, self._zeroed = bool(plan.buffers), any(buffer.zeroed for buffer in plan.buffers)
+        self._blocks: list[_Block] = []
+
+    def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
+        """Strides and sizes are read anew."""
+        block = _spared(self._blocks) or _Block(self._counts, self._fixed)
         memory = block.memory
-        pack(memory, 0, *[x.data_ptr() for x in inputs], *[x.data_ptr() for x in outputs], threads())
-        for slot, index, dimension in read:
+        pointers = [tensor.data_ptr() for tensor in (*inputs, *outputs)]
+        self._pack(memory, 0, *pointers, torch.get_num_threads())
+        for slot, index, dimension in self._read:
             memory[slot] = inputs[index].stride(dimension)
         if block.sizes != (now := tuple(sizes)):
-            settle(block, now)
-        if not scratched or (block.scratch is not None and not zeroed):
-            enter(block)
+            self._settle(block, now)
+        if not self._scratched or (block.scratch is not None and not self._zeroed):
+            self._enter(block.arguments)
         else:
-            fill(block, enter)
-        blocks.append(block)
+            self._fill(block, self._enter)
+        self._blocks.append(block)
 
-    return launch
+    def bind(self, sizes: Sequence[int], strides: Sequence[Sequence[int]], device: torch.device) -> Bound:
+        """All but the pointers, the number of threads and shared scratch is laid out."""
+        del device
+
+        def made() -> _Block:
+            block = _Block(self._counts, self._fixed)
+            for slot, index, dimension in self._read:
+                block.memory[slot] = strides[index][dimension]
+            self._settle(block, tuple(sizes))
+            return block
+
+        blocks, pack, enter, threads = [made()], self._pack, self._enter, torch.get_num_threads
+        put = blocks.append
+        if self._scratched and (blocks[0].scratch is None or self._zeroed):
+            fill = self._fill
+
+            def bound_with_scratch(*tensors: torch.Tensor) -> bool:
+                block = _spared(blocks) or made()
+                pack(block.memory, 0, *[tensor.data_ptr() for tensor in tensors], threads())
+                fill(block, enter)
+                put(block)
+                return True
+
+            return bound_with_scratch
+
+        def bound(*tensors: torch.Tensor) -> bool:
+            block = _spared(blocks) or made()
+            pack(block.memory, 0, *[tensor.data_ptr() for tensor in tensors], threads())
+            enter(block.arguments)
+            put(block)
+            return True
+
+        return bound
 
 
-def _enter(library: ctypes.CDLL, counts: Sequence[int]) -> Callable[[_Block], None]:
+def _spared(blocks: list[_Block]) -> _Block | None:
+    """A block that no call is using. Another thread may take the last one at any moment."""
+    try:
+        return blocks.pop()
+    except IndexError:
+        return None
+
+
+def _enter(library: ctypes.CDLL, counts: Sequence[int]) -> Callable[[tuple[ctypes.c_void_p, ...]], object]:
     """Enters the library by its `kforge_call`, which unpacks the block itself, or else by its entry."""
     entry = library.kforge_entry
     entry.argtypes, entry.restype = [ctypes.c_void_p] * 5 + [ctypes.c_int], None
@@ -94,9 +142,9 @@ def _enter(library: ctypes.CDLL, counts: Sequence[int]) -> Callable[[_Block], No
     try:
         call = library.kforge_call
     except AttributeError:
-        return lambda block: entry(*block.arguments, block.memory[at])
-    call.argtypes, call.restype = [ctypes.c_void_p], None
-    return lambda block: call(block.arguments[0])
+        return lambda arguments: entry(*arguments, ctypes.c_int64.from_address((arguments[0].value or 0) + 8 * at).value)
+    call.restype = None  # with no argument types given, ctypes passes the pointer object as it is
+    return lambda arguments: call(arguments[0])
 
 
 def _settle(plan: LaunchPlan, task: Task, counts: Sequence[int]) -> Callable[[_Block, tuple[int, ...]], None]:
@@ -122,12 +170,12 @@ def _point(block: _Block, scratch: _Scratch, at: int) -> None:
         block.memory[slot] = scratch.address + offset
 
 
-def _fill(plan: LaunchPlan, counts: Sequence[int]) -> Callable[[_Block, Callable[[_Block], None]], None]:
+def _fill(plan: LaunchPlan, counts: Sequence[int]) -> Callable[[_Block, Callable[[tuple[ctypes.c_void_p, ...]], object]], None]:
     """Runs a block whose scratch is shared or has to be zeroed first."""
     at = counts[0] + counts[1] + 1
     zeroed = [index for index, buffer in enumerate(plan.buffers) if buffer.zeroed]
 
-    def fill(block: _Block, enter: Callable[[_Block], None]) -> None:
+    def fill(block: _Block, enter: Callable[[tuple[ctypes.c_void_p, ...]], object]) -> None:
         scratch = block.scratch
         if scratch is None:
             scratch = _taken(block.need)
@@ -135,7 +183,7 @@ def _fill(plan: LaunchPlan, counts: Sequence[int]) -> Callable[[_Block, Callable
         for index in zeroed:
             end = (*block.offsets, block.need)[index + 1]
             ctypes.memset(scratch.address + block.offsets[index], 0, end - block.offsets[index])
-        enter(block)
+        enter(block.arguments)
         if scratch is not block.scratch:
             _spare.append(scratch)
 

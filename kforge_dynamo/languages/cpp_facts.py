@@ -70,8 +70,6 @@ def scalar_loops(text: str, source: str, file: str) -> tuple[str, ...]:
 
 def remarks(compiler: str, flags: tuple[str, ...], source: str, folder: Path) -> Capture:
     """Compiles `source` once more and asks g++ which loops it left scalar."""
-    if "clang" in Path(compiler).name:
-        return Capture("compiler", _METHOD, notes=(f"{compiler} has no such question; g++ has",))
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as name:
         text = Path(name) / "kernel.cpp"

@@ -141,11 +141,18 @@ def _declare(wrapper: Any, site: str) -> str:
     known = root.__dict__.setdefault("_kforge_sites", set())
     name = function_name(site)
     if not known:
-        root.header.writeline("from kforge_dynamo.runtime import load as kforge_load")
+        root.header.writeline("from kforge_dynamo.runtime import entry as kforge_entry")
     if name not in known:
         known.add(name)
-        root.header.writeline(f"{name} = kforge_load({site!r})")
+        root.header.writeline(f"{name} = kforge_entry({site!r})")
     return name
+
+
+def _call(node: Any, name: str, outputs: Sequence[str]) -> str:
+    """The call of `runtime.entry`'s function: inputs, outputs, sizes that vary, all by position."""
+    arguments = node.codegen_args()
+    inputs = len(node.inputs)
+    return f"{name}({', '.join([*arguments[:inputs], *outputs, *arguments[inputs:]])})"
 
 
 class _Single(ir.ExternKernelOut):  # type: ignore[misc]
@@ -156,8 +163,9 @@ class _Single(ir.ExternKernelOut):  # type: ignore[misc]
         self.site = site
 
     def codegen(self, wrapper: Any) -> None:
-        _declare(wrapper, self.site)
-        super().codegen(wrapper)
+        name = _declare(wrapper, self.site)
+        self.codegen_comment(wrapper)
+        wrapper.writeline(_call(self, name, [self.get_name()]))
 
 
 class _Several(ir.ExternKernelAlloc):  # type: ignore[misc]
@@ -174,9 +182,8 @@ class _Several(ir.ExternKernelAlloc):  # type: ignore[misc]
         self.codegen_comment(wrapper)
         for child in self.children:
             wrapper.codegen_allocation(child)
-        outs = "".join(f"{child.get_name()}, " for child in self.children)
-        arguments = ", ".join([*self.codegen_args(), f"outs=({outs})"])
-        wrapper.writeline(f"{self.get_name()} = {name}({arguments})")
+        call = _call(self, name, [child.get_name() for child in self.children])
+        wrapper.writeline(f"{self.get_name()} = {call}")
 
 
 class _Child(ir.MultiOutput):  # type: ignore[misc]

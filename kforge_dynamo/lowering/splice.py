@@ -58,6 +58,18 @@ def splice(
             graph.erase_node(node)
 
 
+def fed_strides(region: Region) -> tuple[tuple[int, ...], ...] | None:
+    """The strides of the tensors that a call is passed, which `inductor` freezes; None where one is symbolic."""
+    found = []
+    for feed in region.binding.feeds:
+        value = feed.node.meta["val"]
+        strides = (value if feed.view is None else value.view(tuple(feed.view))).stride()
+        if not all(isinstance(stride, int) for stride in strides):
+            return None
+        found.append(tuple(strides))
+    return tuple(found)
+
+
 def _fed(graph: fx.Graph, feed: Feed, known: SizeNodes) -> fx.Node:
     """The value passed for an input: the feed's node, or a view of it in the shape whose strides the kernel reads."""
     if feed.view is None:

@@ -18,6 +18,7 @@ class Site:
 
     `sizes` are those of the task's axes when the graph was compiled; where they are not `fixed`, a call passes its own.
     `winner` is the digest of the candidate this graph was compiled for, empty where a search was still under way.
+    `strides` are those of the tensors passed, where Inductor keeps every one of them at a number; else None.
     """
 
     key: CacheKey
@@ -28,3 +29,4 @@ class Site:
     fixed: bool
     device: str
     winner: str
+    strides: tuple[tuple[int, ...], ...] | None = None

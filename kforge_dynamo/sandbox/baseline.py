@@ -103,12 +103,3 @@ def _patches(mode: str, options: str, threads: int) -> dict[str, Any]:
     for name in _PASSES:
         chosen.pop(name, None)
     return chosen | _OFF
-
-
-def allocator(device: torch.device) -> Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]:
-    """How generated code allocates: `(shape, strides, dtype)` to a tensor on `device`."""
-    guards = torch._C._dynamo.guards
-    fast = getattr(guards, f"_empty_strided_{device.type}", None)
-    if fast is not None:
-        return fast  # type: ignore[no-any-return]
-    return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=device)

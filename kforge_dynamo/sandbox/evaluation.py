@@ -19,7 +19,7 @@ from kforge_dynamo.sandbox.baseline import anchor_of, compile_region
 from kforge_dynamo.sandbox.bench import Bench
 from kforge_dynamo.sandbox.discrimination import Discrimination, discriminate, few_rows
 from kforge_dynamo.sandbox.inputs import BY_NAME, InputClass, Seeds
-from kforge_dynamo.sandbox.memory import shortage
+from kforge_dynamo.sandbox.memory import scratch_bytes, shortage
 from kforge_dynamo.sandbox.points import further_points
 from kforge_dynamo.sandbox.precision import set_flags
 from kforge_dynamo.sandbox.profile.attach import attach
@@ -68,6 +68,10 @@ class Evaluator:
         lack = shortage(request.task, _largest(request), self._device, request.memory_bytes)
         if lack is not None:
             return _trial(request, Verdict(Status.NOT_TESTABLE, None, None, "memory", lack))
+        scratch = scratch_bytes(request.candidate.plan, request.task, _largest(request))
+        lack = shortage(request.task, _largest(request), self._device, request.memory_bytes, scratch)
+        if lack is not None:  # another candidate may need less
+            return _trial(request, Verdict(Status.REJECTED, None, None, "memory", lack))
         refused = _refused(request)
         if refused is not None:
             return _trial(request, refused)

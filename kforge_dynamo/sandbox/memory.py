@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from kforge_dynamo.records.candidate import LaunchPlan
+from kforge_dynamo.records.expression import compile_sizes
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.sandbox.bench import CACHE_BYTES
 from kforge_dynamo.sandbox.dissect import row_local
@@ -40,14 +42,22 @@ def needed_bytes(task: Task, sizes: Sequence[int]) -> int:
     return 3 * region_bytes(task, sizes) + min(wide, values + 8 * 6 * outputs) + CACHE_BYTES // 4
 
 
-def shortage(task: Task, sizes: Sequence[int], device: torch.device, cap_bytes: int | None) -> str | None:
-    """Why the check is not even tried, in one sentence with its numbers; None when it fits."""
-    needed, free = needed_bytes(task, sizes), free_bytes(device)
+def scratch_bytes(plan: LaunchPlan, task: Task, sizes: Sequence[int]) -> int:
+    """Bytes of the scratch memory of one call: split copies of operands are as large as the operands themselves."""
+    elements = compile_sizes([buffer.elements for buffer in plan.buffers], task.axes)(*sizes)
+    return sum(count * dtype_of(buffer.dtype).itemsize for buffer, count in zip(plan.buffers, elements, strict=True))
+
+
+def shortage(task: Task, sizes: Sequence[int], device: torch.device, cap_bytes: int | None, scratch: int = 0) -> str | None:
+    """Why the check is not even tried, in one sentence with its numbers; None when it fits, beside a call's `scratch` bytes."""
+    needed, free = needed_bytes(task, sizes) + scratch, free_bytes(device)
     if cap_bytes is not None:
         free = cap_bytes if free is None else min(free, cap_bytes)
     if free is None or needed <= free:
         return None
     words = f"{needed >> 20} MiB of {device.type} memory, {free >> 20} MiB are free"
+    if scratch:
+        words += f" ({scratch >> 20} MiB is the kernel's scratch memory)"
     return f"not searched (memory): checking at sizes {tuple(sizes)} needs {words}"
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
-from kforge_dynamo.languages.base import Launcher
+from kforge_dynamo.languages.allocation import allocator
+from kforge_dynamo.languages.base import Bindable, Bound, Launcher
 from kforge_dynamo.records.outcome import Status, Timings, Verdict
 from kforge_dynamo.records.request import Request
 from kforge_dynamo.records.task import Task
-from kforge_dynamo.sandbox.baseline import Compiled, allocator
+from kforge_dynamo.sandbox.baseline import Compiled
 from kforge_dynamo.sandbox.bench import Bench
 from kforge_dynamo.sandbox.inputs import BY_NAME, full_shape
 from kforge_dynamo.sandbox.layout import TIMED_PAD, place, same_bits
@@ -91,7 +92,7 @@ def race(request: Request, launcher: Launcher, bench: Bench, rivals: Rivals) -> 
 def candidate_call(
     task: Task, sizes: Sequence[int], launcher: Launcher, device: torch.device
 ) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
-    """The candidate as generated code calls it: outputs allocated, then the launcher behind what `runtime.Runner` does."""
+    """The candidate as generated code calls it: outputs allocated, then what `runtime.Runner` does for fixed sizes."""
     axes = dict(zip(task.axes, sizes, strict=True))
     allocate = allocator(device)
     forms = []
@@ -99,29 +100,46 @@ def candidate_call(
         spec = task.value(number)
         shape = tuple(int(extent) for extent in shape_of(spec.shape, axes))
         forms.append((shape, torch.empty(shape, device="meta").stride(), dtype_of(spec.dtype)))
-    runner = _Runner(launcher, len(task.inputs), tuple(sizes), checks=device.type != "cpu")
+    runner = _Runner(launcher, len(task.inputs), tuple(sizes))
 
     def call(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         outputs = [allocate(shape, strides, dtype) for shape, strides, dtype in forms]
-        runner(*inputs, outs=outputs)
+        runner.bound(*inputs, *outputs)
         return outputs
 
     return call
 
 
 class _Runner:
-    """The steps of `runtime.Runner.__call__`, so that a candidate is timed with what a spliced winner costs."""
+    """The steps of a call in `runtime`, so that a candidate is timed with what a spliced winner costs."""
 
-    def __init__(self, launcher: Launcher, inputs: int, sizes: tuple[int, ...], *, checks: bool) -> None:
-        self.launcher, self._inputs, self._sizes, self._checks = launcher, inputs, sizes, checks
-        self.calls: Counter[str] = Counter()
+    def __init__(self, launcher: Launcher, inputs: int, sizes: tuple[int, ...]) -> None:
+        self._launcher, self._inputs, self._sizes = launcher, inputs, sizes
+        self._calls: Counter[str] = Counter()
+        self.bound: Callable[..., None] = self._first
 
-    def __call__(self, *args: torch.Tensor, outs: Sequence[torch.Tensor]) -> None:
-        inputs = args[: self._inputs]
-        if self._checks and not all(tensor.data_ptr() % 16 == 0 for tensor in inputs):
-            raise ValueError("a timed call got an input that is not aligned to 16 bytes")
-        self.calls["calls"] += 1
-        self.launcher(inputs, outs, self._sizes)
+    def _first(self, *tensors: torch.Tensor) -> None:
+        """Binds for the strides of these inputs, which all sets of inputs share."""
+        inputs = tensors[: self._inputs]
+        found: Bound | None = None
+        if isinstance(self._launcher, Bindable):
+            found = self._launcher.bind(self._sizes, [tensor.stride() for tensor in inputs], tensors[-1].device)
+        self.bound = self._unbound if found is None else self._counting(found)
+        self.bound(*tensors)
+
+    def _counting(self, bound: Bound) -> Callable[..., None]:
+        calls = self._calls
+
+        def run(*tensors: torch.Tensor) -> None:
+            calls["calls"] += 1
+            if not bound(*tensors):
+                raise ValueError("a timed call got a tensor that is not aligned, or another device was current")
+
+        return run
+
+    def _unbound(self, *tensors: torch.Tensor) -> None:
+        self._calls["calls"] += 1
+        self._launcher(tensors[: self._inputs], tensors[self._inputs :], self._sizes)
 
 
 def _stands(request: Request, bench: Bench, call: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]) -> list[_Stand]:

@@ -104,6 +104,56 @@ def test_a_missing_compiler_is_a_sentence_with_the_next_step(tmp_path):
         language.build(candidate(), task(), cpu(), tmp_path)
 
 
+def named(folder: Path, name: str, words: str) -> Path:
+    """A program that says `words` for its version and otherwise is the compiler of this machine."""
+    path = folder / name
+    path.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo "{words}"; exit 0; fi\nexec "{LANGUAGE.compiler}" "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_compiler_of_kforge_s_own_name_is_used_whatever_it_is(tmp_path, monkeypatch):
+    chosen = named(tmp_path, "their compiler", LANGUAGE.toolchain() + " of one's own")
+    monkeypatch.setenv("CXX", "g++")
+    monkeypatch.setenv("KFORGE_CXX", str(chosen))
+    language = CppLanguage()
+    assert language.compiler == str(chosen) and language.toolchain().endswith(" of one's own")
+    launch = language.load(
+        language.build(candidate(), task(), cpu(), tmp_path / "out"), candidate(), task(), canonical_dims(task())
+    )
+    x, out = torch.randn(4, 3), torch.empty(4, 3)
+    launch([x], [out], (4,))
+    assert torch.equal(out, 2 * x + torch.get_num_threads())
+
+
+def test_missing_compiler_of_kforge_s_own_name_is_said_and_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.setenv("KFORGE_CXX", str(tmp_path / "absent"))
+    sentence = CppLanguage().missing(cpu())
+    assert sentence is not None and "absent" in sentence and "KFORGE_CXX" in sentence
+
+
+@pytest.mark.parametrize(
+    ("words", "used"), [("Ubuntu clang version 18.1.3", True), ("Free Software Foundation, Inc.", True), ("nvc++ 24.5", False)]
+)
+def test_compiler_of_the_common_name_is_used_where_its_flags_are_known(tmp_path, monkeypatch, words, used):
+    monkeypatch.delenv("KFORGE_CXX", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    usual = CppLanguage().compiler
+    chosen = named(tmp_path, "theirs", words)
+    monkeypatch.setenv("CXX", str(chosen))
+    assert (CppLanguage().compiler == str(chosen)) is used
+    monkeypatch.setenv("CXX", f"ccache {chosen}")
+    assert CppLanguage().compiler == usual, "several words are no program"
+    monkeypatch.setenv("CXX", str(tmp_path / "absent"))
+    assert CppLanguage().missing(cpu()) is None, "an unusable CXX leaves the usual ones"
+
+
+def test_clang_is_not_asked_for_remarks(tmp_path, monkeypatch):
+    monkeypatch.setenv("KFORGE_CXX", str(named(tmp_path, "clang++", "Debian clang version 19.1.7")))
+    found = CppLanguage().remarks(candidate(), cpu(), None, tmp_path)
+    assert "clang" in found.notes[0] and found.method.startswith("Debian clang")
+
+
 def test_another_device_is_a_sentence():
     target = Target("cuda", "nvidia", "x", "sm_90", 1, None, None, (), ())
     assert "cuda" in (LANGUAGE.missing(target) or "")

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kforge_dynamo.codegen.triton.columns import column_kernels
+from kforge_dynamo.codegen.triton.copies import copies_of, split_kernel
 from kforge_dynamo.codegen.triton.expressions import REGISTER
 from kforge_dynamo.codegen.triton.forms import Unsupported
+from kforge_dynamo.codegen.triton.kernel import Kernel
 from kforge_dynamo.codegen.triton.prelude import used_by
-from kforge_dynamo.codegen.triton.product import SPLIT_SCHEMES, Kernel, ProductKernel
+from kforge_dynamo.codegen.triton.product import ProductKernel
 from kforge_dynamo.codegen.triton.rows import row_kernels
 from kforge_dynamo.codegen.triton.schedule import Schedule
+from kforge_dynamo.codegen.triton.schemes import scheme_of
 from kforge_dynamo.codegen.triton.stages import stages_of
 from kforge_dynamo.codegen.triton.tiles import product_of
 from kforge_dynamo.records.candidate import Candidate, LaunchPlan
@@ -40,8 +43,9 @@ def _kernels(task: Task, schedule: Schedule, units: int) -> list[Kernel]:
     stages = stages_of(task, product, schedule)
     kernels = []
     if product is not None:
+        kernels += [split_kernel(task, product, copy) for copy in copies_of(task, product, schedule)]
         kernels.append(ProductKernel(task, product, schedule, stages, units).kernel())
-        if schedule.scheme in SPLIT_SCHEMES:
+        if scheme_of(schedule.scheme).redone:
             # parts of K are cut at multiples of its block, so a split keeps it; else a smaller one compiles in half the time
             exact = replace(schedule, stages=2, block_k=schedule.block_k if schedule.split > 1 else 16)
             again = ProductKernel(task, product, exact, stages, units, exact=True).kernel()

@@ -96,7 +96,7 @@ class Epilogue:
         assert composer.rows is not None
         columns = self.product.columns
         self._buffer("parts", "float32", f"{times(self.task.row_axes)}*{columns * self.schedule.split}")
-        step = f"part.to(tl.int64) * {self.signature.size(times(self.task.row_axes))}"
+        step = f"part_of_k.to(tl.int64) * {self.signature.size(times(self.task.row_axes))}"
         pointer = f"{self.signature.buffer('parts')} + ({step} + {composer.rows.flat()}) * {columns}"
         flat = flatten(composer.natural(self.product.number), numbers(self.product.node.out.cols))
         index = f" + {self.place.index(flat)}" if flat.terms else ""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from kforge_dynamo.codegen.triton.expressions import ITEM_BYTES
 from kforge_dynamo.codegen.triton.schedule import Schedule
+from kforge_dynamo.codegen.triton.schemes import scheme_of
 from kforge_dynamo.codegen.triton.tiles import Product
 from kforge_dynamo.records.target import Target
 from kforge_dynamo.records.task import Extent, Task, ValueSpec
@@ -19,8 +20,6 @@ from kforge_dynamo.records.task import Extent, Task, ValueSpec
 LAUNCH_US = 3.0
 """What one more launch costs in a graph replay, drain and fill of the device included."""
 
-_FLOPS = {"ieee": ("fp32_flops", 1.0), "tf32x3": ("tf32_flops", 3.0), "tf32": ("tf32_flops", 1.0)}
-"""Scheme to the peak that it runs at, and the products it makes of one; the others run at "fp16_flops"."""
 _DEFAULT_PEAKS = {"fp32_flops": 20e12, "tf32_flops": 80e12, "fp16_flops": 160e12, "memory_bytes_per_s": 1e12}
 """For a device whose peaks are unknown; only ratios of times are used then."""
 
@@ -28,6 +27,19 @@ _SHARES = ((128 * 256, 0.80), (128 * 128, 0.70), (64 * 128, 0.54), (64 * 64, 0.4
 """Tile area to the share of the peak that a persistent kernel with descriptors reaches."""
 _LIBRARY_SHARE = {"ieee": 0.76, "tf32": 0.84, "native": 0.80, "fp16": 0.80, "bf16": 0.80}
 """What the vendor's library reaches: fp32 51 of 67 TFLOP/s."""
+_SPLIT_SHARE = 0.74
+"""Of the memory's peak, what a split moves. Source: design, one H200: 537 MB in 151 us."""
+_DRAINED, _PROMOTED = 210.0, 120.0
+"""What a promotion costs, in elements of K: with and without a break of the loop. Source: design, one H200: fp16x3 of
+1024 x 8192 x 8192 takes 0.62, 0.65, 0.74 ms with a promotion (and a break) each 1024, 512, 256; the second is a guess."""
+_L2_BYTES = 30e6
+"""What of the L2 the running tiles may count on. Source: 50 MB on an H100, in two halves."""
+_EAGER_ERROR, _CHAIN_ERROR, _SPLIT_ERROR = 1.6e-6, 1.2e-9, 0.15
+"""Relative error of cuBLAS fp32 at K = 8192, of truncated additions an element of K between promotions (design, one H200:
+1.25e-6, 6.5e-7, 3.7e-7 for 1024, 512, 256), and what is left of the former where few tiles make the library split K (tf32x3 at
+M = 128, K = 16384 had 2.3 times eager's)."""
+_REFUSED = 1.6
+"""Factor on the time of a schedule that the gate may refuse: it is tried after those that it hardly can."""
 _L2_OVER_MEMORY = 2.5
 """What tiles get from the L2 over the bandwidth of the memory. Source: 128 x 256 tiles of bf16 at 788 TFLOP/s need 9.8 TB/s."""
 
@@ -59,18 +71,71 @@ def product_us(task: Task, product: Product, schedule: Schedule, sizes: Mapping[
     batch, rows, depth = rows_of(task, product, sizes)
     bm, bn = schedule.block_m, schedule.block_n
     tiles = batch * math.ceil(rows / bm) * math.ceil(product.columns / bn) * schedule.split
-    steps = math.ceil(depth / schedule.split / schedule.block_k) * schedule.block_k
-    name, passes = _FLOPS.get(schedule.scheme, ("fp16_flops", 1.0))
+    unit = schedule.promote if schedule.copies == "both" and schedule.promote else schedule.block_k
+    steps = math.ceil(depth / schedule.split / unit) * unit
+    scheme = scheme_of(schedule.scheme)
     share = next(value for area, value in _SHARES if bm * bn >= area) * _manner(schedule)
-    per_unit = peak(target, name) / passes / target.units * share
+    per_unit = peak(target, scheme.peak) / scheme.passes / target.units * share
     # small tiles share a multiprocessor, so only whole waves of large ones are lost
     waves = max(1.0, math.ceil(tiles / target.units) if bm * bn >= 128 * 128 else tiles / target.units)
     compute = waves * 2.0 * bm * bn * steps / per_unit
-    item = ITEM_BYTES[task.value(product.lhs).dtype]
-    moved = (rows * depth + depth * product.columns) * batch * item
+    left_item, right_item = _fed_items(task, product, schedule, min(tiles, target.units))
+    moved = (rows * left_item[0] + product.columns * right_item[0]) * depth * batch
     fed = moved / peak(target, "memory_bytes_per_s") / min(1.0, 0.9 * min(1.0, tiles / target.units))
-    cached = tiles * (bm + bn) * steps * item / (peak(target, "memory_bytes_per_s") * _L2_OVER_MEMORY)
-    return 1e6 * max(compute, fed, cached) + LAUNCH_US
+    cached = tiles * (bm * left_item[1] + bn * right_item[1]) * steps / (peak(target, "memory_bytes_per_s") * _L2_OVER_MEMORY)
+    return 1e6 * max(compute, fed, cached) * _risk(schedule, rows, product.columns * batch, depth, target) + LAUNCH_US
+
+
+def _fed_items(task: Task, product: Product, schedule: Schedule, running: int) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Bytes that an element of the left and of the right operand costs: from memory, and from the L2 by each tile."""
+    item = float(ITEM_BYTES[task.value(product.lhs).dtype])
+    scheme = scheme_of(schedule.scheme)
+    if schedule.copies == "none":
+        return (item, item), (item, item)
+    parts = 2.0 * scheme.parts
+    if schedule.copies == "left":
+        return (parts, parts), (item, item)
+    if schedule.together:
+        return (parts, parts), (parts, parts)
+    loads = 2.0 * len(scheme.products)
+    live = running * (schedule.block_m + schedule.block_n) * schedule.promote * parts
+    again = parts if schedule.promote and live <= _L2_BYTES else loads
+    return (again, loads), (again, loads)
+
+
+def split_us(task: Task, product: Product, schedule: Schedule, sizes: Mapping[str, int], target: Target) -> float:
+    """Time of the launches that split operands before the product."""
+    if schedule.copies == "none":
+        return 0.0
+    batch, rows, depth = rows_of(task, product, sizes)
+    lines = [rows] if schedule.copies == "left" else [rows, product.columns]
+    item = ITEM_BYTES[task.value(product.lhs).dtype] + 2 * scheme_of(schedule.scheme).parts
+    moved = batch * depth * sum(lines) * item
+    return 1e6 * moved / (peak(target, "memory_bytes_per_s") * _SPLIT_SHARE) + len(lines) * LAUNCH_US
+
+
+def scratch_bytes(task: Task, product: Product, schedule: Schedule, sizes: Mapping[str, int]) -> int:
+    """Memory of the copies that a schedule reads."""
+    if schedule.copies == "none":
+        return 0
+    batch, rows, depth = rows_of(task, product, sizes)
+    lines = rows if schedule.copies == "left" else rows + product.columns
+    return batch * depth * lines * 2 * scheme_of(schedule.scheme).parts
+
+
+def _risk(schedule: Schedule, rows: int, columns: int, depth: int, target: Target) -> float:
+    """What it costs that a schedule may be refused for its error: its own, by the chain of truncated additions, over fp32's."""
+    scheme = scheme_of(schedule.scheme)
+    if scheme.coarse or (scheme.dot is not None and (schedule.scheme == "ieee" or schedule.promote)) or scheme.name == "native":
+        return 1.0
+    busy = math.ceil(rows / 128) * math.ceil(columns / 128) >= 2 * target.units
+    eager = _EAGER_ERROR * (depth / 8192) ** 0.5 * (1.0 if busy else _SPLIT_ERROR)
+    chain = min(schedule.promote or depth, depth)
+    if schedule.copies == "left" and scheme.scaled:
+        chain = schedule.block_k
+    chain *= scheme.passes if schedule.together else 1
+    own = scheme.error / 8 + _CHAIN_ERROR * chain if scheme.dot is None else 2e-8 * (depth / schedule.block_k) ** 0.5
+    return 1.0 if own <= 1.25 * eager else _REFUSED
 
 
 def _manner(schedule: Schedule) -> float:
@@ -89,10 +154,21 @@ def _manner(schedule: Schedule) -> float:
         # by ptxas for sm_90 a large tile in two pieces needs 184 to 203 registers where one piece spills; not yet measured
         share *= 0.988 if schedule.block_m * schedule.block_n >= 128 * 256 else 0.985
     large = schedule.block_m * schedule.block_n >= 128 * 256
+    if large and schedule.cuts == 1 and schedule.copies != "none":
+        share *= 0.97  # by ptxas for sm_90 an fp32 tile that is stored whole spills; not measured
     if schedule.warps == 4 and schedule.block_m * schedule.block_n >= 128 * 128:
         share *= 0.5 if large else 0.97
     if schedule.scheme == "tf32x3":
         share *= 0.7 * (0.8 if large else 1.0)  # the parts of 128 x 256 operands do not fit the registers
+    if schedule.copies == "left":
+        share *= 0.6  # the split is made again for each block of rows, between the products
+    elif schedule.copies == "none" and scheme_of(schedule.scheme).part is not None:
+        share *= 0.5  # the right operand is rounded on its way through registers and goes back to shared memory; a guess
+    elif schedule.together:
+        share *= 0.85  # products of one accumulator wait for one another
+    if schedule.promote:
+        length = scheme_of(schedule.scheme).passes * schedule.promote
+        share *= length / (length + (_DRAINED if schedule.drain else _PROMOTED))
     if schedule.scheme == "ieee" and schedule.block_m * schedule.block_n > 128 * 128:
         share *= 0.5
     if schedule.block_m > schedule.block_n:
@@ -103,7 +179,7 @@ def _manner(schedule: Schedule) -> float:
 def library_us(task: Task, product: Product, scheme: str, sizes: Mapping[str, int], target: Target) -> float:
     """What the bare product takes in the vendor's library, and one kernel for all that follows it."""
     batch, rows, depth = rows_of(task, product, sizes)
-    name, _ = _FLOPS.get(scheme, ("fp16_flops", 1.0))
+    name = scheme_of(scheme).peak
     flops = 2.0 * batch * rows * depth * product.columns
     tiles = batch * math.ceil(rows / 128) * math.ceil(product.columns / 128)
     busy = min(1.0, tiles / target.units)

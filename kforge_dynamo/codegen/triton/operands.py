@@ -15,70 +15,104 @@ from kforge_dynamo.records.task import InputSpec, Task
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """Lines before the loop over K, the two loads inside it, and lines that move on to the next block of K."""
+    """Lines before the loop over K, the two loads inside it, and lines that move on to the next block of K.
+
+    A load reads the block of K that starts at `k`; of a copy, the part that its `{part}` is to be replaced by.
+    """
 
     before: tuple[str, ...]
     loads: tuple[str, str]
     after: tuple[str, ...]
 
 
-def by_pointer(task: Task, product: Product, schedule: Schedule, signature: Signature, whole_k: bool) -> Operands:
-    """Pointer blocks that advance along K; `whole_k` says that no block of K is cut short."""
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The same for one operand."""
+
+    before: tuple[str, ...]
+    load: str
+    after: tuple[str, ...]
+
+
+def joined(left: Side, right: Side) -> Operands:
+    """Both operands."""
+    return Operands((*left.before, *right.before), (left.load, right.load), (*left.after, *right.after))
+
+
+def left_by_pointer(task: Task, product: Product, schedule: Schedule, signature: Signature, whole_k: bool) -> Side:
+    """A block of pointers that advances along K; `whole_k` says that no block of K is cut short."""
     lhs = task.inputs[product.lhs]
     head: list[str] = []
     rows = RowIndex(task, signature, head, product.batch, "line")
-    depth = "K" if isinstance(product.depth, int) else signature.size(product.depth)
-    count = len(task.row_axes)
-    stride_a, stride_bk, stride_bn = (
-        _stride(task, signature, product.lhs, count),
-        _stride(task, signature, product.rhs, count),
-        _stride(task, signature, product.rhs, count + 1),
-    )
-    wrapped = lhs.strides[count] == 1
+    stride = stride_text(task, signature, product.lhs, len(task.row_axes))
+    wrapped = lhs.strides[len(task.row_axes)] == 1
     line = "tile_m * BLOCK_M + tl.arange(0, BLOCK_M)"
     # rows past the end repeat others: no mask in the loop, and what they give is never stored
     head.append(f"line = ({line}) % {rows.count}" if wrapped else f"line = {line}")
-    a = [signature.input(product.lhs), *_row_part(task, signature, rows, product.lhs)]
-    b = [signature.input(product.rhs), *_batch_part(task, signature, rows, product)]
-    before = [
-        "column = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)",
-        f"depth = tl.arange(0, BLOCK_K){' + first' if schedule.split > 1 else ''}",
-        f"a = {' + '.join(a)} + {_times('depth', stride_a)}[None, :]",
-        f"b = {' + '.join(b)} + {_times('depth', stride_bk)}[:, None] + {_times('column', stride_bn)}[None, :]",
-    ]
-    k_mask = [] if whole_k else [f"(k + tl.arange(0, BLOCK_K) < {depth})"]
-    a_mask = _masks([] if wrapped else [f"(line < {rows.count})[:, None]"], [f"{mask}[None, :]" for mask in k_mask])
-    b_edge = [] if product.columns % schedule.block_n == 0 else ["(column < N)[None, :]"]
-    b_mask = _masks([f"{mask}[:, None]" for mask in k_mask], b_edge)
-    after = tuple(
-        f"{name} += BLOCK_K" if stride == "1" else f"{name} += BLOCK_K * {stride}"
-        for name, stride in (("a", stride_a), ("b", stride_bk))
-    )
-    return Operands((*head, *before), (f"tl.load(a{a_mask})", f"tl.load(b{b_mask})"), after)
+    pointer = [signature.input(product.lhs), *_row_part(task, signature, rows, product.lhs)]
+    block = f"a = {' + '.join(pointer)} + {times_text('depth_a', stride)}[None, :]"
+    edge = [] if wrapped else [f"(line < {rows.count})[:, None]"]
+    mask = _masks(edge, [f"{text}[None, :]" for text in _k_mask(product, signature, whole_k)])
+    before = (*head, f"depth_a = tl.arange(0, BLOCK_K){_first(schedule)}", block)
+    return Side(before, f"tl.load(a{mask})", (_advance("a", stride),))
 
 
-def by_descriptor(task: Task, product: Product, schedule: Schedule, signature: Signature) -> Operands:
-    """Descriptors of the operands as they lie in memory. Raises: Unsupported where the hardware cannot take them."""
+def right_by_pointer(task: Task, product: Product, schedule: Schedule, signature: Signature, whole_k: bool) -> Side:
+    """The same for the right operand."""
+    head: list[str] = []
+    rows = RowIndex(task, signature, head, product.batch, "line")
+    count = len(task.row_axes)
+    stride_k, stride_n = (stride_text(task, signature, product.rhs, count + place) for place in (0, 1))
+    pointer = [signature.input(product.rhs), *_batch_part(task, signature, rows, product)]
+    block = f"b = {' + '.join(pointer)} + {times_text('depth_b', stride_k)}[:, None] + {times_text('column', stride_n)}[None, :]"
+    edge = [] if product.columns % schedule.block_n == 0 else ["(column < N)[None, :]"]
+    mask = _masks([f"{text}[:, None]" for text in _k_mask(product, signature, whole_k)], edge)
+    column = "column = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)"
+    before = (*head, column, f"depth_b = tl.arange(0, BLOCK_K){_first(schedule)}", block)
+    return Side(before, f"tl.load(b{mask})", (_advance("b", stride_k),))
+
+
+def left_by_descriptor(task: Task, product: Product, schedule: Schedule, signature: Signature) -> Side:
+    """A descriptor of the operand as it lies in memory. Raises: Unsupported where the hardware cannot take it."""
+    _expect_descriptor(task, product)
+    rows, depth = task.row_axes[-1], str(product.depth)
+    m, k = schedule.block_m, schedule.block_k
+    if task.inputs[product.lhs].strides[len(task.row_axes)] == 1:
+        tiles = signature.descriptor(f"desc:in:{product.lhs}:{rows}:{depth}:{depth}:{m}:{k}")
+        return Side((), f"{tiles}.load([tile_m * BLOCK_M, k])", ())
+    tiles = signature.descriptor(f"desc:in:{product.lhs}:{depth}:{rows}:{rows}:{k}:{m}")
+    return Side((), f"{tiles}.load([k, tile_m * BLOCK_M]).T", ())
+
+
+def right_by_descriptor(task: Task, product: Product, schedule: Schedule, signature: Signature) -> Side:
+    """The same for the right operand."""
+    _expect_descriptor(task, product)
+    depth, columns = str(product.depth), str(product.columns)
+    n, k = schedule.block_n, schedule.block_k
+    if task.inputs[product.rhs].strides[len(task.row_axes)] == 1:
+        tiles = signature.descriptor(f"desc:in:{product.rhs}:{columns}:{depth}:{depth}:{n}:{k}")
+        return Side((), f"{tiles}.load([tile_n * BLOCK_N, k]).T", ())
+    tiles = signature.descriptor(f"desc:in:{product.rhs}:{depth}:{columns}:{columns}:{k}:{n}")
+    return Side((), f"{tiles}.load([k, tile_n * BLOCK_N])", ())
+
+
+def _expect_descriptor(task: Task, product: Product) -> None:
     reason = no_descriptor(task, product)
     if reason is not None:
         raise Unsupported(reason)
-    count = len(task.row_axes)
-    rows, depth, columns = task.row_axes[-1], str(product.depth), str(product.columns)
-    lhs, rhs = task.inputs[product.lhs], task.inputs[product.rhs]
-    m, n, k = schedule.block_m, schedule.block_n, schedule.block_k
-    if lhs.strides[count] == 1:
-        a = signature.descriptor(f"desc:in:{product.lhs}:{rows}:{depth}:{depth}:{m}:{k}")
-        load_a = f"{a}.load([tile_m * BLOCK_M, k])"
-    else:
-        a = signature.descriptor(f"desc:in:{product.lhs}:{depth}:{rows}:{rows}:{k}:{m}")
-        load_a = f"{a}.load([k, tile_m * BLOCK_M]).T"
-    if rhs.strides[count] == 1:
-        b = signature.descriptor(f"desc:in:{product.rhs}:{columns}:{depth}:{depth}:{n}:{k}")
-        load_b = f"{b}.load([tile_n * BLOCK_N, k]).T"
-    else:
-        b = signature.descriptor(f"desc:in:{product.rhs}:{depth}:{columns}:{columns}:{k}:{n}")
-        load_b = f"{b}.load([k, tile_n * BLOCK_N])"
-    return Operands((), (load_a, load_b), ())
+
+
+def _first(schedule: Schedule) -> str:
+    return " + first" if schedule.split > 1 else ""
+
+
+def _k_mask(product: Product, signature: Signature, whole_k: bool) -> list[str]:
+    depth = "K" if isinstance(product.depth, int) else signature.size(product.depth)
+    return [] if whole_k else [f"(k + tl.arange(0, BLOCK_K) < {depth})"]
+
+
+def _advance(name: str, stride: str) -> str:
+    return f"{name} += BLOCK_K" if stride == "1" else f"{name} += BLOCK_K * {stride}"
 
 
 def no_descriptor(task: Task, product: Product) -> str | None:
@@ -110,17 +144,24 @@ def _dense_inner(spec: InputSpec) -> int | str | None:
     return next(extent for extent, stride in varying if stride == 1)
 
 
-def _stride(task: Task, signature: Signature, number: int, dimension: int) -> str:
+def stride_text(task: Task, signature: Signature, number: int, dimension: int) -> str:
+    """The stride of an operand: a number where it is known, else the parameter that holds it."""
     stride = task.inputs[number].strides[dimension]
     return str(stride) if stride in (0, 1) else signature.stride(number, dimension)
 
 
+def row_terms(task: Task, signature: Signature, number: int) -> list[tuple[str, str]]:
+    """(axis, stride) of the row axes that an operand varies along."""
+    return [
+        (axis, stride_text(task, signature, number, position))
+        for position, axis in enumerate(task.row_axes)
+        if task.inputs[number].value.rows[position] != 1 and task.inputs[number].strides[position] != 0
+    ]
+
+
 def _row_part(task: Task, signature: Signature, rows: RowIndex, number: int) -> list[str]:
     """Offsets of the left operand's rows: scalars for the batch, a column of the block for the others."""
-    terms = []
-    for position, axis in enumerate(task.row_axes):
-        if task.inputs[number].value.rows[position] != 1 and task.inputs[number].strides[position] != 0:
-            terms.append((axis, _stride(task, signature, number, position)))
+    terms = row_terms(task, signature, number)
     if not terms:
         return ["tl.zeros((BLOCK_M, 1), tl.int32)"]
     name = rows.offset(number, terms)
@@ -129,13 +170,17 @@ def _row_part(task: Task, signature: Signature, rows: RowIndex, number: int) -> 
     ]
 
 
+def batch_terms(task: Task, signature: Signature, product: Product) -> list[tuple[str, str]]:
+    """(axis, stride) of the batch axes that the right operand varies along."""
+    return [
+        (cast(str, task.inputs[product.rhs].value.rows[position]), stride_text(task, signature, product.rhs, position))
+        for position in range(product.batch)
+        if task.inputs[product.rhs].strides[position] != 0
+    ]
+
+
 def _batch_part(task: Task, signature: Signature, rows: RowIndex, product: Product) -> list[str]:
-    terms = []
-    for position in range(product.batch):
-        if task.inputs[product.rhs].strides[position] != 0:
-            terms.append(
-                (cast(str, task.inputs[product.rhs].value.rows[position]), _stride(task, signature, product.rhs, position))
-            )
+    terms = batch_terms(task, signature, product)
     return [rows.offset(product.rhs, terms)] if terms else []
 
 
@@ -144,5 +189,6 @@ def _masks(*groups: list[str]) -> str:
     return f", mask={' & '.join(masks)}, other=0.0" if masks else ""
 
 
-def _times(index: str, stride: str) -> str:
+def times_text(index: str, stride: str) -> str:
+    """An index times a stride, 64 bits wide."""
     return index if stride == "1" else f"({index}.to(tl.int64) * {stride})"

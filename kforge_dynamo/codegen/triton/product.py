@@ -1,42 +1,38 @@
-"""The kernel of the product: tiles, the loop over K, and what is done with a tile while it is in registers.
+"""The kernel of the product: tiles, the loop over K (`loops`), and what is done with a tile while it is in registers.
 
-Infinities and the split schemes. `tf32x3` writes each operand as high + low part and adds three products. An operand that is
-not finite makes each accumulator of its row or column NaN or infinite whichever way it is split (its high part is infinite
-or NaN, and the product of high parts is always added), but not always in the way in which fp32 would. So this kernel
-notes for each tile whether an accumulator was not finite, and a second launch computes exactly those tiles again with
-`ieee` products and the same epilogue. The rule: if all accumulators of a tile are finite, all operands that met in it are,
-and the split's error bound holds: a low term is at most 2^-11 of its high term, so a sum of up to 2^10 low terms that overflows
-has a high term that does. Otherwise the tile is what fp32 gives.
+A scheme of `schemes` that is `redone` notes for each tile whether an accumulator was not finite, and a second launch computes
+exactly those tiles again with `ieee` products and the same epilogue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
+from kforge_dynamo.codegen.triton.copies import Copy, copies_of
 from kforge_dynamo.codegen.triton.epilogue import Epilogue
 from kforge_dynamo.codegen.triton.forms import Unsupported
-from kforge_dynamo.codegen.triton.operands import Operands, by_descriptor, by_pointer
+from kforge_dynamo.codegen.triton.kernel import Kernel
+from kforge_dynamo.codegen.triton.loops import Loop
+from kforge_dynamo.codegen.triton.operands import (
+    Operands,
+    joined,
+    left_by_descriptor,
+    left_by_pointer,
+    right_by_descriptor,
+    right_by_pointer,
+)
+from kforge_dynamo.codegen.triton.reads import by_copies, scale_texts
 from kforge_dynamo.codegen.triton.schedule import Schedule
+from kforge_dynamo.codegen.triton.schemes import scheme_of
 from kforge_dynamo.codegen.triton.signature import Signature, times
 from kforge_dynamo.codegen.triton.stages import Stages
 from kforge_dynamo.codegen.triton.tiles import Product
 from kforge_dynamo.records.candidate import Buffer, Launch
 from kforge_dynamo.records.task import Task
 
-_CHUNK = 8
-_ROUNDED = {"fp16": ".to(tl.float16)", "bf16": ".to(tl.bfloat16)"}
-SPLIT_SCHEMES = ("tf32x3",)
-"""Schemes whose tiles are computed again where they are not finite."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """A kernel's source, how it is launched, and the buffers it fills."""
-
-    source: str
-    launch: Launch
-    buffers: tuple[Buffer, ...]
+_EXACT_CHUNK = 8
+"""Blocks of K that the exact launch adds up first: one long chain of fp32 additions is less exact than a library's."""
 
 
 class ProductKernel:
@@ -105,7 +101,7 @@ class ProductKernel:
     def _start(self) -> list[str]:
         lines = [f"tiles_m = tl.cdiv({self._rows}, BLOCK_M)", f"tiles = tiles_m * {self._tiles_n()}"]
         if self.schedule.split > 1:
-            lines.append("part = tl.program_id(1)")
+            lines.append("part_of_k = tl.program_id(1)")
         if self.walks:
             batch = self.signature.size(times(self.task.row_axes[: self.product.batch]))
             work = "tiles" if batch == "1" else f"tiles * {batch}"
@@ -123,7 +119,7 @@ class ProductKernel:
             return f"{self.signature.buffer('unsafe')} + work"
         batch = self.signature.size(times(self.task.row_axes[: self.product.batch]))
         every = "tiles" if batch == "1" else f"tiles * {batch}"
-        return f"{self.signature.buffer('unsafe')} + part * ({every}) + work"
+        return f"{self.signature.buffer('unsafe')} + part_of_k * ({every}) + work"
 
     def _place(self) -> list[str]:
         """Coordinates of the tile."""
@@ -138,67 +134,53 @@ class ProductKernel:
 
     def _loop(self) -> list[str]:
         """Operands, and the loop over K; leaves `product`."""
-        operands = self._operands()
-        first, last = self._range()
-        return [
-            *self._part_lines(),
-            *operands.before,
-            "product = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)",
-            *(self._chunked(operands, first, last) if self.exact else self._summed(operands, "product", first, last)),
-        ]
+        schedule = self.schedule
+        if self.exact:
+            promote = _EXACT_CHUNK * schedule.block_k
+            schedule = replace(schedule, scheme="ieee", copies="none", together=False, promote=promote, drain=True)
+        copies = copies_of(self.task, self.product, schedule)
+        operands = self._operands(schedule, copies)
+        loop = Loop(schedule, operands, scale_texts(copies, self.signature))
+        return [*self._part_lines(), *operands.before, *loop.lines(*self._range(copies))]
 
-    def _summed(self, operands: Operands, into: str, first: str, last: str) -> list[str]:
-        """The loop over K that adds to `into`."""
-        return [
-            f"for k in range({first}, {last}, BLOCK_K):",
-            f"    x = {operands.loads[0]}{_ROUNDED.get(self._scheme, '')}",
-            f"    y = {operands.loads[1]}{_ROUNDED.get(self._scheme, '')}",
-            f"    {into} = tl.dot(x, y, {into}{self._precision()})",
-            *[f"    {line}" for line in operands.after],
-        ]
-
-    def _chunked(self, operands: Operands, first: str, last: str) -> list[str]:
-        """The same in chunks with sums of their own: one long chain of fp32 additions is less exact than a library's."""
-        lines = [
-            "part_sum = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)",
-            *self._summed(operands, "part_sum", "chunk", f"min(chunk + {_CHUNK} * BLOCK_K, {last})"),
-            "product += part_sum",
-        ]
-        return [f"for chunk in range({first}, {last}, {_CHUNK} * BLOCK_K):", *[f"    {line}" for line in lines]]
-
-    @property
-    def _scheme(self) -> str:
-        return "ieee" if self.exact else self.schedule.scheme
-
-    def _precision(self) -> str:
-        return f', input_precision="{self._scheme}"' if self._scheme in ("ieee", "tf32", "tf32x3") else ""
-
-    def _operands(self) -> Operands:
-        if self.schedule.descriptors and not self.exact:
-            if self.schedule.split > 1:
-                raise Unsupported("a split K comes by pointers")
-            return by_descriptor(self.task, self.product, self.schedule, self.signature)
+    def _operands(self, schedule: Schedule, copies: Sequence[Copy]) -> Operands:
+        if schedule.descriptors and not self.exact and schedule.split > 1:
+            raise Unsupported("a split K comes by pointers")
+        by_side = {copy.side: copy for copy in copies}
+        if copies and not self.exact:
+            return by_copies(self.task, self.product, schedule, self.signature, by_side["left"], by_side.get("right"))
+        if schedule.descriptors and not self.exact:
+            left = left_by_descriptor(self.task, self.product, schedule, self.signature)
+            return joined(left, right_by_descriptor(self.task, self.product, schedule, self.signature))
         depth = self.product.depth
-        whole = isinstance(depth, int) and depth % self.schedule.block_k == 0
-        return by_pointer(self.task, self.product, self.schedule, self.signature, whole)
+        whole = isinstance(depth, int) and depth % schedule.block_k == 0
+        left = left_by_pointer(self.task, self.product, schedule, self.signature, whole)
+        return joined(left, right_by_pointer(self.task, self.product, schedule, self.signature, whole))
 
-    def _range(self) -> tuple[str, str]:
-        depth = "K" if isinstance(self.product.depth, int) else self.signature.size(self.product.depth)
-        return ("first", "last") if self.schedule.split > 1 else ("0", depth)
+    def _depth(self, copies: Sequence[Copy]) -> str:
+        """The text of how far the loop over K goes: with two copies, over the zeros that fill them up."""
+        if len(copies) == 2:
+            return copies[0].depth if copies[0].depth.isdigit() else self.signature.size(copies[0].depth)
+        return "K" if isinstance(self.product.depth, int) else self.signature.size(self.product.depth)
+
+    def _range(self, copies: Sequence[Copy]) -> tuple[str, str]:
+        return ("first", "last") if self.schedule.split > 1 else ("0", self._depth(copies))
 
     def _part_lines(self) -> list[str]:
+        """The part of K that this program adds; the same for the exact launch, which replaces single parts."""
         if self.schedule.split == 1:
             return []
-        depth = "K" if isinstance(self.product.depth, int) else self.signature.size(self.product.depth)
+        copies = copies_of(self.task, self.product, self.schedule)
+        unit, depth = str(copies[0].unit) if copies else str(self.schedule.block_k), self._depth(copies)
         return [
-            f"share = tl.cdiv(tl.cdiv({depth}, BLOCK_K), SPLIT) * BLOCK_K",
-            "first = part * share",
-            f"last = min(first + share, {depth})",
+            f"share = tl.cdiv(tl.cdiv({depth}, {unit}), SPLIT) * {unit}",
+            "first = part_of_k * share",
+            f"last = min(first + share, {self._depth(() if self.exact else copies)})",
         ]
 
     def _note(self) -> list[str]:
         """Whether the tile is to be computed again."""
-        if self.schedule.scheme not in SPLIT_SCHEMES or self.exact:
+        if not scheme_of(self.schedule.scheme).redone or self.exact:
             return []
         self.buffers.append(Buffer("unsafe", "int32", f"{self._work()}*{self.schedule.split}"))
         return [

@@ -16,8 +16,8 @@ from kforge_dynamo.codegen.triton.compose import Composer
 from kforge_dynamo.codegen.triton.epilogue import state_names
 from kforge_dynamo.codegen.triton.expressions import REGISTER
 from kforge_dynamo.codegen.triton.forms import Unsupported
+from kforge_dynamo.codegen.triton.kernel import Kernel
 from kforge_dynamo.codegen.triton.place import AxisPlace, Leaf, Piece, Place, Text, row_place, shaped
-from kforge_dynamo.codegen.triton.product import Kernel
 from kforge_dynamo.codegen.triton.reductions import Elements
 from kforge_dynamo.codegen.triton.schedule import Schedule
 from kforge_dynamo.codegen.triton.scope import Scope, columns_of, components, node_of, scope_of

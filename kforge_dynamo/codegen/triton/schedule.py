@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from kforge_dynamo.records.codec import LATER
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,12 @@ class Schedule:
     columns). `cuts`: the columns of a tile are finished in so many pieces, one after the other, which need fewer registers
     at a time. `reduce`: "partials" leaves a state a tile of each reduction over the row where that saves writing the
     product; "rows" writes the product and reduces it in a second launch.
+
+    `copies`: "none" multiplies operands as they lie in memory, rounded or split on the way; "both" reads parts of them that
+    launches before the product left in scratch memory, "left" parts of the left operand only, while the right one is split
+    in registers. `together`: the products of parts come from one load of each block of K instead of one pass over K each.
+    `promote`: the accumulator is added to a second one each so much of K (0: never), by a condition inside the loop over
+    K or, with `drain`, between loops, whose loads in flight end with them.
     """
 
     scheme: str
@@ -36,6 +44,10 @@ class Schedule:
     store: str = "pointer"
     cuts: int = 1
     reduce: str = "partials"
+    copies: str = field(default="none", metadata=LATER)
+    together: bool = field(default=False, metadata=LATER)
+    promote: int = field(default=0, metadata=LATER)
+    drain: bool = field(default=False, metadata=LATER)
 
     @property
     def cut_n(self) -> int:

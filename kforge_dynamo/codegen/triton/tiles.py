@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import cast
 
 from kforge_dynamo.codegen.triton.compose import Composer
@@ -11,12 +12,10 @@ from kforge_dynamo.codegen.triton.expressions import Flavour
 from kforge_dynamo.codegen.triton.forms import ZERO, Access, Unsupported, numbers
 from kforge_dynamo.codegen.triton.place import AxisPlace, Piece, Place, Text, shaped
 from kforge_dynamo.codegen.triton.schedule import Schedule
+from kforge_dynamo.codegen.triton.schemes import scheme_of
 from kforge_dynamo.codegen.triton.scope import Scope, components, is_symbolic, scope_of
 from kforge_dynamo.codegen.triton.signature import RowIndex, Signature
 from kforge_dynamo.records.task import Extent, Node, Task
-
-FAST_SCHEMES = ("tf32", "fp16", "bf16", "native")
-"""Schemes whose products carry 11 bits or fewer of their operands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,25 +57,31 @@ def product_of(task: Task) -> Product | None:
 
 def flavour_of(scheme: str) -> Flavour:
     """FAST where the product is not kept to fp32's accuracy."""
-    return Flavour.FAST if scheme in FAST_SCHEMES else Flavour.PRECISE
+    return Flavour.FAST if scheme_of(scheme).coarse else Flavour.PRECISE
 
 
 def tile_place(task: Task, product: Product, schedule: Schedule, cut: int = 0) -> Place:
     """Piece `cut` of the tile as a block. Where the row's inner axes do not divide it, a flat row remains."""
+    return _tile_place(task, product, schedule.block_m, schedule.block_n, schedule.cuts, cut)
+
+
+@lru_cache(maxsize=256)
+def _tile_place(task: Task, product: Product, block_m: int, block_n: int, cuts: int, cut: int) -> Place:
+    cut_n = block_n // cuts
     members = component(task, product.number)
     try:
         scope = scope_of(task, members) if members else Scope((1,), {})
     except Unsupported:
         scope = flat_scope(task, members, product.columns)
     inner = math.prod(scope.extents[1:])
-    if any(extent & (extent - 1) for extent in scope.extents[1:]) or schedule.cut_n % inner:
+    if any(extent & (extent - 1) for extent in scope.extents[1:]) or cut_n % inner:
         scope, inner = flat_scope(task, members, product.columns), 1
     rank = len(scope.extents)
-    outer, block = scope.extents[0], schedule.cut_n // inner
-    end = suffix(schedule, cut)
-    axes = [AxisPlace(outer, block, f"c0{end}", block >= outer, product.columns % schedule.block_n != 0)]
+    outer, block = scope.extents[0], cut_n // inner
+    end = _suffix(cuts, cut)
+    axes = [AxisPlace(outer, block, f"c0{end}", block >= outer, product.columns % block_n != 0)]
     axes += [AxisPlace(extent, extent, f"c{axis}{end}", True, False) for axis, extent in enumerate(scope.extents) if axis]
-    return Place(scope, tuple(axes), rank, schedule.block_m)
+    return Place(scope, tuple(axes), rank, block_m)
 
 
 def component(task: Task, number: int) -> list[int]:
@@ -104,7 +109,11 @@ def scope_access(cols: tuple[int, ...], scope: Scope) -> Access:
 
 def suffix(schedule: Schedule, cut: int) -> str:
     """What names of a piece of the tile end with."""
-    return "" if schedule.cuts == 1 else f"_{cut}"
+    return _suffix(schedule.cuts, cut)
+
+
+def _suffix(cuts: int, cut: int) -> str:
+    return "" if cuts == 1 else f"_{cut}"
 
 
 def piece_of_row(schedule: Schedule, cut: int) -> str:

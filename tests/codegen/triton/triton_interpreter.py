@@ -18,7 +18,7 @@ from kforge_dynamo.languages.base import canonical_dims
 from kforge_dynamo.languages.triton import LANGUAGE
 from kforge_dynamo.records.codec import from_text
 from kforge_dynamo.records.target import Numerics, Target
-from kforge_dynamo.records.task import InputSpec, Task
+from kforge_dynamo.records.task import InputRole, InputSpec, Task
 from kforge_dynamo.semantics.evaluate import Mode, Policy, dtype_of, evaluate, shape_of
 
 HIGHEST = Numerics("highest", fp16_reduced=False, bf16_reduced=False, deterministic=False)
@@ -34,7 +34,7 @@ def tensor_for(spec: InputSpec, sizes: dict[str, int], noise: torch.Generator, f
     if any(classes[p] == "pitch" for p in order) and len(order) > 1:
         gaps[-1] = 3
     storage = [shape[p] + gap for p, gap in zip(order, gaps, strict=True)]
-    values = _values(storage, dtype_of(spec.value.dtype), noise, fill)
+    values = _values(storage, dtype_of(spec.value.dtype), noise, fill, spec.role is InputRole.LHS)
     values = values[tuple(slice(0, shape[p]) for p in order)]
     inverse = sorted(range(len(order)), key=lambda position: order[position])
     values = values.permute(inverse)
@@ -44,7 +44,7 @@ def tensor_for(spec: InputSpec, sizes: dict[str, int], noise: torch.Generator, f
     return values.expand(shape)
 
 
-def _values(shape: list[int], dtype: torch.dtype, noise: torch.Generator, fill: str) -> torch.Tensor:
+def _values(shape: list[int], dtype: torch.dtype, noise: torch.Generator, fill: str, left: bool) -> torch.Tensor:
     if dtype == torch.bool:
         return torch.rand(shape, generator=noise) < 0.5
     if not dtype.is_floating_point:
@@ -58,7 +58,35 @@ def _values(shape: list[int], dtype: torch.dtype, noise: torch.Generator, fill: 
         flat = values.view(-1)
         for place, value in ((1, float("inf")), (3, float("-inf")), (5, float("nan"))):
             flat[place * (flat.numel() // 7) % flat.numel()] = value
+    if len(shape) == 2:
+        values = _lines(values, noise, fill, left)
     return values.to(dtype)
+
+
+def _lines(x: torch.Tensor, noise: torch.Generator, fill: str, left: bool) -> torch.Tensor:
+    """Operands by lines: rows of the left one, columns of the right one."""
+    middle = x.shape[1] // 2
+    if fill == "same sign":
+        return x.abs()
+    if fill == "lognormal":
+        return x * torch.exp(2 * torch.randn(x.shape, generator=noise))
+    if fill in ("scaled", "extreme", "tiny"):
+        reach = {"scaled": 20.0, "extreme": 55.0, "tiny": 7.0}[fill]
+        exponents = (torch.rand(x.shape[0], 1, generator=noise) * 2 - 1) * reach - (70.0 if fill == "tiny" else 0.0)
+        return x * torch.exp2(exponents)
+    if fill == "one hot":
+        return torch.zeros_like(x).scatter_(1, torch.randint(0, x.shape[1], (x.shape[0], 1), generator=noise), x[:, :1])
+    if fill == "outlier":
+        x[1::2, middle] *= 2.0**20
+        x[::2, middle] = 0.0
+    if fill == "padded":
+        x[-(x.shape[0] // 3) :] = float("nan")
+    if fill == "edges of fp32" and not left:
+        return x * 2.0**-12  # so that no product overflows: where it does, the order of additions decides between inf and NaN
+    if fill == "edges of fp32":
+        x[0], x[1], x[2] = 0.0, x[1] * 2.0**-140, x[2] / x[2].abs().max() * 3e38
+        x[3, middle], x[4, middle] = 3.4e38, -float("inf")
+    return x
 
 
 def answer(request: dict) -> dict:
@@ -82,7 +110,17 @@ def answer(request: dict) -> dict:
         "launches": [item.kernel for item in candidate.plan.launches],
         "changed": changed,
         "outputs": [judged(*group) for group in zip(outputs, eager, oracle, strict=True)],
-    }
+    } | (relative(inputs, outputs[0], oracle[0]) if len(task.nodes) == 1 and task.anchor is not None else {})
+
+
+def relative(inputs: list[torch.Tensor], output: torch.Tensor, oracle: torch.Tensor) -> dict:
+    """The largest error of a bare product over |a_i| |b_j|, and over the sum of |a_ik| |b_kj|."""
+    a, b = (value.double().nan_to_num(0.0, 0.0, 0.0).reshape(value.shape[-2:]) for value in inputs[:2])
+    error = (output.double() - oracle).abs()
+    finite = error.isfinite() & oracle.float().isfinite()
+    least = 2.0**-119  # below, the products of parts underflow as products do
+    norms, terms = a.norm(dim=1)[:, None] * b.norm(dim=0), a.abs() @ b.abs()
+    return {name: float((error / scale.clamp(min=least))[finite].max()) for name, scale in (("norms", norms), ("terms", terms))}
 
 
 def judged(output: torch.Tensor, eager: torch.Tensor, oracle: torch.Tensor) -> dict:
