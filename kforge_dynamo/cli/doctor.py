@@ -19,6 +19,7 @@ from rich.markup import escape
 
 from kforge_dynamo.errors import KforgeError, SettingsError
 from kforge_dynamo.languages.table import LANGUAGES
+from kforge_dynamo.sandbox.profile.instruments import INSTRUMENTS
 from kforge_dynamo.settings import KEY_NAMES, Settings, may_search_by_default, present_keys, present_names
 from kforge_dynamo.sites import store_of
 from kforge_dynamo.store import Store, open_store
@@ -69,7 +70,15 @@ def diagnose() -> list[Fact]:
     except SettingsError as error:
         settings, wrong = None, str(error)
     store = store_of(settings) if settings is not None else open_store(None)
-    facts = [*_versions(), *_devices(settings), *_compilers(), *_cache(store), *_environment(settings, wrong), *_ipex()]
+    facts = [
+        *_versions(),
+        *_devices(settings),
+        *_compilers(),
+        *_profilers(),
+        *_cache(store),
+        *_environment(settings, wrong),
+        *_ipex(),
+    ]
     return facts + _summary(facts, settings, store)
 
 
@@ -86,12 +95,14 @@ def _versions() -> list[Fact]:
     return facts
 
 
+def _found_devices() -> list[torch.device]:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [torch.device("cpu"), *(torch.device("cuda", index) for index in range(count))]
+
+
 def _devices(settings: Settings | None) -> list[Fact]:
-    devices = [torch.device("cpu")]
-    if torch.cuda.is_available():
-        devices += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
     facts = []
-    for device in devices:
+    for device in _found_devices():
         target = detect(device)
         if target is None:
             facts.append(Fact("devices", str(device), unknown_reason(device) or "unknown", False))
@@ -115,6 +126,19 @@ def _toolchain(name: str) -> str:
         return LANGUAGES[name].toolchain()
     except KforgeError as error:
         return str(error)
+
+
+def _profilers() -> list[Fact]:
+    """The instruments of `kforge verify --profile` for the devices that are here."""
+    targets = [target for device in _found_devices() if (target := detect(device)) is not None]
+    facts = []
+    for item in INSTRUMENTS:
+        fitting = [target for target in targets if target.kind in item.kinds]
+        missing = [item.missing(target) for target in fitting]
+        if fitting:
+            usable = None in missing
+            facts.append(Fact("profilers", item.name, item.tells if usable else f"{missing[0]} ({item.tells})", usable or None))
+    return facts
 
 
 def _compilers() -> list[Fact]:

@@ -12,7 +12,7 @@ MOST_SPANS = 64
 class Roofline:
     """The least work of a task against a device's ceilings.
 
-    `flops` counts the products of the task (2 M N K each), `moved_bytes` every input and output once. `time_us` is the
+    `flops` counts 2 M N K for each product that has to be made, `moved_bytes` every input and output once. `time_us` is the
     candidate's median. `flop_ceiling` (flop/s, for the dtype of the product) and `byte_ceiling` (byte/s) are what the device
     can reach at most; `flop_source` and `byte_source` say where they stand.
     """

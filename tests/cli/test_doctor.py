@@ -49,6 +49,15 @@ def test_doctor_names_devices_compilers_versions_and_the_cache(tmp_path):
     assert any(section == "falls back" for section, _ in found)
 
 
+def test_doctor_names_the_profilers_of_the_devices_that_are_here(monkeypatch):
+    found = {name: fact for (section, name), fact in facts().items() if section == "profilers"}
+    assert {"compiler", "torch", "perf"} <= set(found) and found["torch"]["good"]
+    if not torch.cuda.is_available():
+        assert "ncu" not in found
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert "perf is not in PATH" in facts()["profilers", "perf"]["text"]
+
+
 def test_doctor_prints_every_fact_on_a_line_of_its_own():
     done = CliRunner().invoke(app, ["doctor"])
     assert done.exit_code == 0

@@ -84,8 +84,9 @@ def test_task_show_prints_operations_and_function(folder):
 def test_batch_right_kernel_passed_wrong_one_inaccurate_binary_unreadable(batch):
     assert batch["right.cpp"]["status"] == "passed"
     assert batch["right.cpp"]["error_ratio"] <= 2.0
+    assert batch["right.cpp"]["profile"]["roofline"]["flops"] == 2 * 37 * 24 * 16
     assert batch["wrong.cpp"]["status"] == "inaccurate"
-    assert batch["wrong.cpp"]["where"]
+    assert batch["wrong.cpp"]["where"] and batch["wrong.cpp"]["profile"] is None
     assert batch["binary.cpp"]["status"] == "unreadable"
     assert "is not text" in batch["binary.cpp"]["evidence"]
 
@@ -102,10 +103,12 @@ def test_batch_second_run_takes_what_is_known_and_needs_no_worker(folder, batch,
 
 
 def test_verify_example_ends_with_zero_and_a_table(folder):
-    result = run("verify", folder, folder / "example", "--no-time", "--stage", "search")
+    words = ["--no-time", "--stage", "search", "--profile", "torch"]
+    result = run("verify", folder, folder / "example", *words)
     assert result.exit_code == 0, result.output
     assert "PASSED" in result.output
     assert "of eager's own" in result.output
+    assert "flop a byte" in result.output and "torch.profiler" in result.output
 
 
 def test_every_verdict_has_a_status_of_its_own():
@@ -126,6 +129,7 @@ def test_every_verdict_has_a_status_of_its_own():
         ("task.json", "example", ["--stage", "last"], "expected one of search, final"),
         ("task.json", "example", ["--timeout", "0"], "timeout 0"),
         ("task.json", "example", ["--mode", "fastest"], "max-autotune"),
+        ("task.json", "example", ["--profile", "weather"], "instrument 'weather': expected some of compiler, torch"),
     ],
 )
 def test_verify_bad_words_end_in_one_sentence(folder, task, candidate, options, words):

@@ -42,7 +42,9 @@ def _ceiling(task: Task, target: Target, scheme: str) -> tuple[Peak | None, int,
     else:
         anchor = task.anchor
         name, passes = _NATIVE.get("" if anchor is None else anchor.out.dtype, ""), 1
-    if name == "bf16_flops" and name not in peaks and target.kind != "cpu":
+    if target.kind == "cpu":
+        name = name if name in peaks else "fp32_flops"  # a CPU without products of halves widens them
+    elif name == "bf16_flops" and name not in peaks:
         name = "fp16_flops"  # GPUs' tables have one column for both
     peak = peaks.get(name)
     if peak is None:

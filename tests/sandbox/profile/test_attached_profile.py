@@ -125,6 +125,12 @@ def test_ceiling_is_that_of_the_unit_that_the_scheme_multiplies_on(scheme, ceili
     assert found.flop_ceiling == pytest.approx(ceiling) and found.flop_source == words and found.byte_ceiling == 4.8e12
 
 
+def test_cpu_without_products_of_halves_is_measured_by_fp32():
+    assert roofline(gelu(dtype="bfloat16"), (37,), TARGET, "native", ()).flop_source == "fp32_flops: a test"
+    half = replace(TARGET, peaks=(*TARGET.peaks, Peak("bf16_flops", 2e12, "flop/s", "halves")))
+    assert roofline(gelu(dtype="bfloat16"), (37,), half, "native", ()).flop_source == "bf16_flops: halves"
+
+
 def test_roofline_takes_the_fastest_regime():
     slow, fast = Measurement((20.0, 22.0), "wall"), Measurement((5.0,), "replay")
     timings = (Timings("wall", "default", slow, slow, None), Timings("replay", "default", fast, fast, None))
