@@ -6,6 +6,7 @@
     ├── StoreError         the cache cannot be used (the message says why and what to do)
     ├── ToolchainError     a compiler or a runtime that a language needs is missing
     ├── BuildError         generated source did not compile (data for the search, not for the user)
+    │   └── GuardrailError it says what a candidate may not say
     ├── MissError          a region has no winner and `on_miss="error"` was asked for
     └── ModelError         a language model gave no usable reply (the message says why and what to do)
 
@@ -35,6 +36,10 @@ class ToolchainError(KforgeError, RuntimeError):
 
 class BuildError(KforgeError, RuntimeError):
     """The source of a candidate did not compile; the text is the compiler's."""
+
+
+class GuardrailError(BuildError):
+    """The source of a candidate says what no candidate may; the text names the guardrail, the place and the reason."""
 
 
 class MissError(KforgeError, LookupError):

@@ -53,6 +53,7 @@ PRIVATE_TORCH_HOMES = (
     "reference.py",
     "runtime.py",
     "sandbox/baseline.py",
+    "sandbox/trap.py",
     "settings.py",
     "torch_logs.py",
 )

@@ -42,7 +42,11 @@ class Bindable(Protocol):
 
 
 class Language(Protocol):
-    """One programming model."""
+    """One programming model.
+
+    Where a launch runs nothing of torch's, an attribute `device_code` that is true says so: then the judge traps torch's
+    operations inside launches.
+    """
 
     name: str
 

@@ -14,17 +14,20 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from kforge_dynamo.errors import BuildError, ToolchainError
-from kforge_dynamo.languages import cpp_facts
+from kforge_dynamo.languages import c_guardrails, cpp_facts, object_file
 from kforge_dynamo.languages.base import Launcher, RawDims
-from kforge_dynamo.languages.cpp_call import prepare
+from kforge_dynamo.languages.cpp_call import check_entry, prepare
+from kforge_dynamo.languages.text_rules import check_text
 from kforge_dynamo.records.candidate import Candidate
+from kforge_dynamo.records.guardrail import ALL, Guards, Violation
 from kforge_dynamo.records.profile import Capture, Profile
 from kforge_dynamo.records.target import Target
 from kforge_dynamo.records.task import Task
@@ -35,6 +38,8 @@ COMPILERS = ("g++", "clang++", "c++")
 TIMEOUT_S = 120
 _COMMON = ("-std=c++17", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
            "-ffp-contract=fast", "-w")  # fmt: skip
+_LINK = ("-Wl,-z,relro,-z,now",) if sys.platform == "linux" else ()
+"""All addresses are written when the library is loaded, and protected then: afterwards only variables can be written."""
 _ISA = {"avx2": ("-mavx2", "-mfma", "-mf16c"), "sse2": ("-msse2",)}
 
 
@@ -58,9 +63,10 @@ class CppLanguage:
     """The `Language` of C++; `compiler` is a path or a name in PATH, None for the one of the environment or the usual ones."""
 
     name = "cpp"
+    device_code = True
 
-    def __init__(self, compiler: str | None = None) -> None:
-        self._wanted = compiler
+    def __init__(self, compiler: str | None = None, guards: Guards = ALL) -> None:
+        self._wanted, self._guards = compiler, guards
 
     @functools.cached_property
     def compiler(self) -> str | None:
@@ -102,16 +108,28 @@ class CppLanguage:
     def build(self, candidate: Candidate, task: Task, target: Target, folder: Path) -> Path:
         """Compiles the candidate's source into `folder`; a library that is there already is kept.
 
-        Raises: BuildError with the compiler's words, ToolchainError when there is no compiler.
+        Raises: GuardrailError where text or object say what a kernel may not, BuildError with the compiler's words,
+        ToolchainError when there is no compiler.
         """
-        del task
+        check_text(candidate.source, c_guardrails.GUARDRAILS, self._violations(candidate, task))
+        check_entry(candidate.plan)
         flags = self._flags(target)
-        identity = "\0".join([candidate.source, self._version, *flags])
+        identity = "\0".join([candidate.source, str(candidate.plan.library), self._version, *flags])
         artifact = folder / f"kernel-{hashlib.sha256(identity.encode()).hexdigest()[:32]}.so"
         if not artifact.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            self._compile(candidate.source, flags, artifact)
+            self._compile(candidate, flags, artifact)
         return artifact
+
+    def _violations(self, candidate: Candidate, task: Task) -> Callable[[], Sequence[Violation]]:
+        guards = self._guards
+
+        def found() -> Sequence[Violation]:
+            scheme = candidate.scheme if guards.precision else "fp16"
+            known = c_guardrails.violations(candidate.source, c_guardrails.CPP, task if guards.precision else None, scheme)
+            return [item for item in known if guards.source or item.guardrail == "downcast"]
+
+        return found
 
     def load(self, artifact: Path, candidate: Candidate, task: Task, raw_dims: RawDims) -> Launcher:
         """The launcher of a built candidate.
@@ -154,18 +172,26 @@ class CppLanguage:
         # clang's -fopenmp would link LLVM's runtime: its kernels call torch's by name instead
         return (*flags, str(runtime)) if "clang" in self._version and runtime.exists() else (*flags, "-fopenmp")
 
-    def _compile(self, source: str, flags: Sequence[str], artifact: Path) -> None:
+    def _compile(self, candidate: Candidate, flags: Sequence[str], artifact: Path) -> None:
+        """Compiles, looks at the object, links."""
         with tempfile.TemporaryDirectory(dir=artifact.parent) as name:
-            text, built = Path(name) / "kernel.cpp", Path(name) / "kernel.so"
-            text.write_text(source)
-            command = [self._found(), str(text), "-o", str(built), *flags]
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-            except subprocess.TimeoutExpired as error:
-                raise BuildError(f"the compiler took longer than {TIMEOUT_S} s") from error
-            if done.returncode != 0:
-                raise BuildError(done.stderr.strip()[:4000] or f"the compiler ended with status {done.returncode}")
+            text, object_, built = Path(name) / "kernel.cpp", Path(name) / "kernel.o", Path(name) / "kernel.so"
+            text.write_text(candidate.source)
+            self._run([*flags, "-c", str(text), "-o", str(object_)])
+            if self._guards.object:
+                broken = object_file.violations(object_, candidate.source, candidate.plan.library)
+                check_text(candidate.source, object_file.GUARDRAILS, lambda: broken)
+            self._run([*flags, *_LINK, str(object_), "-o", str(built)])
             os.replace(built, artifact)
+
+    def _run(self, arguments: Sequence[str]) -> None:
+        try:
+            done = subprocess.run([self._found(), *arguments], capture_output=True, timeout=TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise BuildError(f"the compiler took longer than {TIMEOUT_S} s") from error
+        if done.returncode != 0:
+            words = done.stderr.decode(errors="replace").strip()[:4000]
+            raise BuildError(words or f"the compiler ended with status {done.returncode}")
 
 
 def _is_known(compiler: str) -> bool:

@@ -12,11 +12,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from kforge_dynamo.errors import RecordError
 from kforge_dynamo.languages.base import Bound, RawDims
 from kforge_dynamo.records.candidate import Buffer, LaunchPlan
 from kforge_dynamo.records.expression import compile_sizes
 from kforge_dynamo.records.task import InputSpec, Task
 
+ENTRY = "kforge_entry"
+"""The one function that a C++ candidate defines; its arguments are in order inputs, outputs, buffers, sizes, strides, threads."""
 _ALIGNMENT = 4096
 _KEPT_BYTES = 1 << 18
 """A kernel's scratch up to this size stays with its block; larger scratch is shared by all kernels."""
@@ -54,6 +57,13 @@ class _Block:
         self.offsets: tuple[int, ...] = ()
         self.need = 0
         self.scratch: _Scratch | None = None
+
+
+def check_entry(plan: LaunchPlan) -> None:
+    """Raises: RecordError where a plan is not one launch of the one entry."""
+    if [launch.kernel for launch in plan.launches] != [ENTRY]:
+        found = [launch.kernel for launch in plan.launches]
+        raise RecordError(f"a C++ plan launches {ENTRY} once, this one launches {found[:3] or 'nothing'}")
 
 
 def prepare(library: ctypes.CDLL, plan: LaunchPlan, task: Task, raw_dims: RawDims) -> CppLauncher:

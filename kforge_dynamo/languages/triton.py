@@ -21,7 +21,9 @@ import torch
 from kforge_dynamo.errors import BuildError, ToolchainError
 from kforge_dynamo.languages import triton_calls, triton_facts, triton_syntax
 from kforge_dynamo.languages.base import Launcher, RawDims
+from kforge_dynamo.languages.text_rules import check_text
 from kforge_dynamo.records.candidate import Candidate
+from kforge_dynamo.records.guardrail import ALL, Guards
 from kforge_dynamo.records.profile import Capture, Profile
 from kforge_dynamo.records.target import Target
 from kforge_dynamo.records.task import Task
@@ -48,6 +50,14 @@ class TritonLanguage:
 
     name = "triton"
 
+    @property
+    def device_code(self) -> bool:
+        """Whether launches run on the device alone: the interpreter computes with torch and numpy."""
+        return not triton_calls.is_interpreted()
+
+    def __init__(self, guards: Guards = ALL) -> None:
+        self._guards = guards
+
     def missing(self, target: Target) -> str | None:
         """What keeps Triton from `target` here."""
         if importlib.util.find_spec("triton") is None:
@@ -61,8 +71,8 @@ class TritonLanguage:
         return _unsupported(target)
 
     def build(self, candidate: Candidate, task: Task, target: Target, folder: Path) -> Path:
-        """Checks the source and writes it under its digest. Raises: BuildError."""
-        triton_syntax.check(candidate.source)
+        """Checks the source and writes it under its digest. Raises: GuardrailError, BuildError."""
+        self._check(candidate, task)
         names = set(re.findall(r"^def (\w+)\(", candidate.source, re.MULTILINE))
         unknown = [launch.kernel for launch in candidate.plan.launches if launch.kernel not in names]
         if unknown:
@@ -83,7 +93,7 @@ class TritonLanguage:
             raise ToolchainError("Triton is not installed; on Linux `pip install triton` brings it")
         if artifact.read_text(encoding="utf-8") != candidate.source:
             raise BuildError(f"{artifact.name} does not hold the candidate's source; build it again")
-        triton_syntax.check(candidate.source)
+        self._check(candidate, task)
         spec = importlib.util.spec_from_file_location(f"kforge_triton_{artifact.stem}", artifact)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -104,6 +114,14 @@ class TritonLanguage:
         if triton_calls.is_interpreted():
             return Capture("compiler", "ptxas -v", notes=("Triton's interpreter ran the kernel: nothing was compiled",))
         return triton_facts.remarks(_compiled(launcher))
+
+    def _check(self, candidate: Candidate, task: Task) -> None:
+        """Raises: GuardrailError, BuildError."""
+        source = candidate.source
+        if self._guards.source:
+            check_text(source, triton_syntax.GUARDRAILS, lambda: triton_syntax.violations(source))
+        if self._guards.precision:
+            check_text(source, triton_syntax.GUARDRAILS, lambda: triton_syntax.downcasts(source, task, candidate.scheme))
 
     def toolchain(self) -> str:
         """Triton's version."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
+from kforge_dynamo.records.guardrail import ALL, Guards
 from kforge_dynamo.records.target import Numerics
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.sandbox.gate import Truth
@@ -22,8 +23,8 @@ _NOISY, _NOISY_LATER = 7, 4  # draws of e0's noise for the seed that every candi
 class Bench:
     """Truths of one task under one setting, computed once per sizes, class and seed, the oldest dropped beyond 1 GB."""
 
-    def __init__(self, task: Task, numerics: Numerics, device: torch.device, seeds: Seeds) -> None:
-        self.task, self.numerics, self.device = task, numerics, device
+    def __init__(self, task: Task, numerics: Numerics, device: torch.device, seeds: Seeds, guards: Guards = ALL) -> None:
+        self.task, self.numerics, self.device, self.guards = task, numerics, device, guards
         self.parts = Parts.of(task)
         self._seeds = seeds
         self._drawn: OrderedDict[tuple[tuple[int, ...], str, int], list[torch.Tensor]] = OrderedDict()
@@ -33,7 +34,8 @@ class Bench:
         """Draw `number` of a class, one tensor an input, in the shape it is drawn in (see `inputs.draw`). Not to be changed."""
         key = (tuple(sizes), chosen.name, number)
         if key not in self._drawn:
-            self._drawn[key] = draw(self.task, sizes, chosen, self._seeds.seed(chosen.name, number), self.device)
+            seed = self._seeds.seed(chosen.name, number)
+            self._drawn[key] = draw(self.task, sizes, chosen, seed, self.device, self.guards)
             while len(self._drawn) > 1 and sum(_all_bytes(found) for found in self._drawn.values()) > DRAWN_BYTES:
                 self._drawn.popitem(last=False)
         self._drawn.move_to_end(key)
@@ -56,7 +58,7 @@ class Bench:
             inputs = self.expanded(sizes, drawn)
             where = f"{chosen.name}, sizes {tuple(sizes)}"
             limits = (_NOISY, MOST_ELEMENTS) if number == 0 else (_NOISY_LATER, MOST_ELEMENTS_LATER)
-            setting = Setting(self.numerics, where, chosen.exact, chosen.base == "equal_rows", seed, *limits)
+            setting = Setting(self.numerics, where, chosen.exact, chosen.base == "equal_rows", seed, *limits, self.guards)
             self._truths[key] = truths(
                 self.parts, setting, sizes, inputs, lambda: self.expanded(sizes, self.draw(sizes, chosen, number))
             )

@@ -6,13 +6,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from kforge_dynamo.errors import BuildError, ToolchainError
+from kforge_dynamo.errors import BuildError, GuardrailError, ToolchainError
 from kforge_dynamo.languages.base import Language, Launcher, canonical_dims
+from kforge_dynamo.languages.formats import scheme_refusal
 from kforge_dynamo.records.codec import digest
+from kforge_dynamo.records.guardrail import ALL, Guards
 from kforge_dynamo.records.outcome import Status, Timings, Trial, Verdict
 from kforge_dynamo.records.request import Request
 from kforge_dynamo.sandbox.baseline import anchor_of, compile_region
@@ -20,12 +23,14 @@ from kforge_dynamo.sandbox.bench import Bench
 from kforge_dynamo.sandbox.discrimination import Discrimination, discriminate, few_rows
 from kforge_dynamo.sandbox.inputs import BY_NAME, InputClass, Seeds
 from kforge_dynamo.sandbox.memory import scratch_bytes, shortage
+from kforge_dynamo.sandbox.plans import buffer_downcast, check_plan
 from kforge_dynamo.sandbox.points import further_points
 from kforge_dynamo.sandbox.precision import set_flags
 from kforge_dynamo.sandbox.profile.attach import attach
 from kforge_dynamo.sandbox.race import Rivals, race
 from kforge_dynamo.sandbox.threads import for_checks, threads
 from kforge_dynamo.sandbox.verify import Plan, verify
+from kforge_dynamo.sandbox.watch import written_memory
 
 _SEEDS = {"search": (0,), "final": (0, 1, 2, 3, 4)}
 _ELSEWHERE = ("unit", "integers", "scaled")
@@ -39,8 +44,10 @@ Say = Callable[[str], None]
 class Evaluator:
     """Evaluates requests one after the other and keeps what does not depend on the candidate."""
 
-    def __init__(self, languages: Mapping[str, Language], device: torch.device, secret: bytes, say: Say) -> None:
-        self._languages, self._device, self._say = languages, device, say
+    def __init__(
+        self, languages: Mapping[str, Language], device: torch.device, secret: bytes, say: Say, guards: Guards = ALL
+    ) -> None:
+        self._languages, self._device, self._say, self._guards = languages, device, say, guards
         self._threads = torch.get_num_threads()
         self._seeds = Seeds(secret)
         self._benches: OrderedDict[str, Bench] = OrderedDict()
@@ -68,36 +75,40 @@ class Evaluator:
         lack = shortage(request.task, _largest(request), self._device, request.memory_bytes)
         if lack is not None:
             return _trial(request, Verdict(Status.NOT_TESTABLE, None, None, "memory", lack))
+        refused = _refused(request, self._guards)
+        if refused is not None:
+            return _trial(request, refused)
         scratch = scratch_bytes(request.candidate.plan, request.task, _largest(request))
         lack = shortage(request.task, _largest(request), self._device, request.memory_bytes, scratch)
         if lack is not None:  # another candidate may need less
             return _trial(request, Verdict(Status.REJECTED, None, None, "memory", lack))
-        refused = _refused(request)
-        if refused is not None:
-            return _trial(request, refused)
         rivals = self._start_rivals(request) if request.time else None
         bench = self._bench(request)
         self._say("discrimination")
         with threads(for_checks(request.task, request.sizes, self._threads)):
             judged = self._discriminate(request, bench)
-        if judged.reason is not None:
+        if judged.reason is not None and self._guards.discrimination:
             return _trial(request, Verdict(Status.NOT_TESTABLE, None, None, "discrimination", judged.reason))
         self._say("build")
         launcher = self._launcher(request)
         if isinstance(launcher, Verdict):
             return _trial(request, launcher)
+        before = written_memory(request.artifact_folder)
         with threads(for_checks(request.task, _largest(request), self._threads)):
             verdict = self._verify(request, bench, launcher, judged, start)
         if not verdict.passed:
             return _trial(request, verdict)
         trial = _trial(request, verdict) if rivals is None else self._race(request, bench, launcher, rivals, verdict)
+        if trial.verdict.passed and self._guards.state and written_memory(request.artifact_folder) != before:
+            words = "launches wrote to memory of the candidate's own library, which survives a call [rule state]"
+            return _trial(request, Verdict(Status.STRAY_WRITE, None, None, "library", words))
         self._say("profile")
         return attach(trial, request, self._languages[request.candidate.language], launcher, bench)
 
     def _bench(self, request: Request) -> Bench:
         key = f"{digest(request.task)}:{digest(request.numerics)}"
         if key not in self._benches:
-            self._benches[key] = Bench(request.task, request.numerics, self._device, self._seeds)
+            self._benches[key] = Bench(request.task, request.numerics, self._device, self._seeds, self._guards)
             while len(self._benches) > (1 if self._device.type == "cuda" else _MOST_BENCHES):
                 self._benches.popitem(last=False)
         self._benches.move_to_end(key)
@@ -121,24 +132,31 @@ class Evaluator:
         try:
             artifact = language.build(candidate, request.task, request.target, Path(request.artifact_folder))
             return language.load(artifact, candidate, request.task, canonical_dims(request.task))
+        except GuardrailError as error:
+            return Verdict(Status.REJECTED, None, None, "guardrails", f"{error} [rule source]")
         except (BuildError, ToolchainError) as error:
             return Verdict(Status.COMPILE_ERROR, None, None, "build", str(error))
 
     def _verify(self, request: Request, bench: Bench, launcher: Launcher, judged: Discrimination, start: float) -> Verdict:
         numbers, atomics = _SEEDS[request.stage], request.candidate.plan.atomics
-        verdict = verify(launcher, bench, Plan(request.sizes, judged.classes, numbers, atomics, self._threads), self._say)
+        trapped = bool(getattr(self._languages[request.candidate.language], "device_code", False))
+        classes = judged.classes if self._guards.classes else (BY_NAME["unit"],)
+        plan = Plan(request.sizes, classes, numbers, atomics, self._threads, trapped)
+        verdict = verify(launcher, bench, plan, self._say)
         if not verdict.passed:
             return verdict
         elsewhere = tuple(BY_NAME[name] for name in _ELSEWHERE)
-        points = further_points(request.domain, request.sizes, request.candidate) if request.stage == "final" else ()
+        further = request.stage == "final" and self._guards.sizes
+        points = further_points(request.domain, request.sizes, request.candidate) if further else ()
         for sizes in points:
             if time.monotonic() - start > request.deadline_s:
                 words = f"the domain's other sizes were not all checked within {request.deadline_s:.1f} s; next would be {sizes}"
                 return Verdict(Status.TIMEOUT, verdict.error_ratio, verdict.e0, "domain", words)
-            plan = Plan(sizes, _usable(elsewhere, judged), (0,), atomics, self._threads)
-            other = verify(launcher, bench, plan, self._say)
+            other = verify(
+                launcher, bench, replace(plan, sizes=sizes, classes=_usable(elsewhere, judged), numbers=(0,)), self._say
+            )
             if not other.passed:
-                return other
+                return replace(other, evidence=f"{other.evidence} [rule sizes]")
         ways = f"; {len(points)} other sizes" if points else ""
         same = f"; equivalent mutants: {', '.join(judged.equivalent)}" if judged.equivalent else ""
         same += f"; hidden by half precision: {', '.join(judged.indistinct)}" if judged.indistinct else ""
@@ -166,15 +184,20 @@ class Evaluator:
         return _trial(request, refused or verdict, timings)
 
 
-def _refused(request: Request) -> Verdict | None:
-    """What no check can change."""
+def _refused(request: Request, guards: Guards) -> Verdict | None:
+    """What no check can change. Raises: RecordError for a plan that is none."""
+    check_plan(request.candidate.plan, request.task, request.sizes)
     if 0 in request.sizes:
         words = "not testable: a size is 0, there is nothing to compute"
         return Verdict(Status.NOT_TESTABLE, None, None, "sizes", words)
-    if request.numerics.deterministic and request.candidate.plan.atomics:
-        words = "deterministic algorithms are asked for, and the plan declares atomic additions"
+    if guards.plan and request.numerics.deterministic and request.candidate.plan.atomics:
+        words = "deterministic algorithms are asked for, and the plan declares atomic additions [rule plan]"
         return Verdict(Status.REJECTED, None, None, "plan", words)
-    return None
+    if not guards.precision:
+        return None
+    downcast = scheme_refusal(request.task, request.candidate.scheme, request.numerics)
+    downcast = downcast or buffer_downcast(request.candidate, request.task)
+    return None if downcast is None else Verdict(Status.REJECTED, None, None, "precision", f"{downcast} [rule precision]")
 
 
 def _trial(request: Request, verdict: Verdict, timings: tuple[Timings, ...] = ()) -> Trial:

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 
 import torch
 
+from kforge_dynamo.records.guardrail import ALL, Guards
+
 FACTOR = 2.0
 FEW_FACTOR = 3.0
 ENOUGH = 4096
@@ -81,6 +83,7 @@ class Truth:
     choice: Choice | None
     at: torch.Tensor | None
     whole: Whole | None
+    guards: Guards
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,8 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """`ratio` is the RMS error over e0's (over half an ulp where e0 is below that); `fault` is None for what passed."""
+    """`ratio` is the RMS error over e0's (over half an ulp where e0 is below that); `fault` is None for what passed, else the
+    words end with the name of the rule in `Guards`."""
 
     ratio: float
     e0: float
@@ -120,7 +124,7 @@ def half_ulp(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps / 2 if dtype.is_floating_point else 0.0
 
 
-def rounding_floor(dtype: torch.dtype) -> float:
+def rounding_floor(dtype: torch.dtype, guards: Guards = ALL) -> float:
     """The error below which nothing is demanded, relative: half the distance of neighbouring numbers at 1.0; for fp32, two.
 
     An fp32 operand split in two numbers of 11 bits keeps 22 bits. That is 2^-22, and shows only where a row has a single
@@ -129,6 +133,8 @@ def rounding_floor(dtype: torch.dtype) -> float:
     """
     if not dtype.is_floating_point:
         return 0.0
+    if not guards.floor:
+        return 1e-4 if dtype.itemsize >= 4 else 1e-2
     return torch.finfo(dtype).eps * (2.0 if dtype is torch.float32 else 0.5)
 
 
@@ -191,22 +197,27 @@ def _error(value: torch.Tensor, truth: Truth) -> torch.Tensor:
     error = deviation(value, truth.oracle if truth.low is None else truth.low, truth.high)
     if truth.classes is not None:
         error[truth.classes != 0] = 0.0
-    return error
+    return error if truth.guards.finite else error.nan_to_num_(0.0, 0.0, 0.0)
 
 
 def _plain_fault(value: torch.Tensor, truth: Truth) -> str | None:
     """Faults that need no statistics: non-finite values, integers, booleans, indices, exact data."""
-    if truth.choice is not None:
-        return _choice_fault(value, truth.choice)
-    if truth.classes is not None:
+    if not truth.dtype.is_floating_point:
+        if not truth.guards.discrete:
+            return None
+        fault = _equality_fault(value, truth) if truth.choice is None else _choice_fault(value, truth.choice)
+        return _ruled(fault, "discrete")
+    if truth.guards.finite and truth.classes is not None:
         fault = _class_fault(value, truth.classes)
         if fault is not None:
-            return fault
-    elif truth.dtype.is_floating_point and not bool(torch.isfinite(value).all()):
-        return f"{_position(~torch.isfinite(value))} is not finite, the reference is"
-    if truth.exact or not truth.dtype.is_floating_point:
-        return _equality_fault(value, truth)
-    return None
+            return _ruled(fault, "finite")
+    elif truth.guards.finite and not bool(torch.isfinite(value).all()):
+        return _ruled(f"{_position(~torch.isfinite(value))} is not finite, the reference is", "finite")
+    return _ruled(_equality_fault(value, truth), "exact") if truth.exact else None
+
+
+def _ruled(fault: str | None, guard: str) -> str | None:
+    return None if fault is None else f"{fault} [rule {guard}]"
 
 
 def _equality_fault(value: torch.Tensor, truth: Truth) -> str | None:
@@ -261,6 +272,8 @@ def _choice_fault(value: torch.Tensor, choice: Choice) -> str | None:
 def _line_fault(errors: Errors, truth: Truth) -> str | None:
     """A few lines may be over their limit by less than two: rounding errors have heavier tails than normal variables."""
     for name, found, limit in (("row", errors.rows, truth.row_limit), ("column", errors.cols, truth.col_limit)):
+        if not getattr(truth.guards, f"{name}s"):
+            continue
         over = ~(found <= limit)  # so that a NaN is over
         count = int(over.sum())
         stray = 1.0 if truth.factor > FACTOR else _STRAY_SHARE  # a few variables that dominate all lines stray together
@@ -269,13 +282,13 @@ def _line_fault(errors: Errors, truth: Truth) -> str | None:
         ratio = (found / limit.clamp(min=1e-300)).nan_to_num(torch.inf)
         worst = int(ratio.argmax())
         words = f"{float(found[worst]):.3g}, {float(ratio[worst]):.3g} times what is allowed ({count} such)"
-        return f"{name} {worst} has an RMS error of {words}"
+        return f"{name} {worst} has an RMS error of {words} [rule {name}s]"
     return None
 
 
 def _whole_fault(value: torch.Tensor, truth: Truth) -> str | None:
     whole = truth.whole
-    if whole is None or not truth.dtype.is_floating_point:
+    if whole is None or not truth.dtype.is_floating_point or not truth.guards.whole:
         return None
     known = torch.isfinite(whole.eager)
     error = torch.where(known, value.double() - whole.eager, 0.0).square_().mean(dim=1).sqrt_()
@@ -288,7 +301,7 @@ def _whole_fault(value: torch.Tensor, truth: Truth) -> str | None:
         return _rows_fault(value, whole.again(rows))
     row = int(rows[0])
     words = f"row {row} by {float(error[row]):.3g}, allowed is {float(whole.relative * own[row]):.3g} (4 e0)"
-    return f"{rows.numel()} of all rows lie too far from eager: {words}"
+    return f"{rows.numel()} of all rows lie too far from eager: {words} [rule whole]"
 
 
 def _rows_fault(value: torch.Tensor, truth: Truth) -> str | None:
@@ -303,31 +316,32 @@ def _rows_fault(value: torch.Tensor, truth: Truth) -> str | None:
     if not bool(over.any()):
         return None
     row = int(over.nonzero()[0])
-    limit = float(truth.row_limit[row])
-    return f"row {int(truth.at[row])} has an RMS error of {float(found[row]):.3g}, allowed is {limit:.3g}, twice in a few rows"
+    limit, name = float(truth.row_limit[row]), int(truth.at[row])
+    return f"row {name} has an RMS error of {float(found[row]):.3g}, allowed is {limit:.3g}, twice in a few rows [rule whole]"
 
 
 def _judge_pooled(values: Sequence[torch.Tensor], truths: Sequence[Truth], found: Sequence[Errors]) -> Judgement:
     ratio, e0 = _ratio(found, truths), _relative_e0(truths)
     count = sum(errors.count for errors in found)
     factor = max(FACTOR if count >= ENOUGH else FEW_FACTOR, max(truth.factor for truth in truths))
-    floor = rounding_floor(truths[0].dtype)
+    guards = truths[0].guards
+    floor = rounding_floor(truths[0].dtype, guards)
     least = smallest(truths[0].dtype)
     allowed = max(factor * _pooled(truths, "rms"), floor * _mean_square([t.oracle_rms for t in truths]), least)
-    if not _mean_square([errors.rms for errors in found]) <= allowed:
-        return Judgement(ratio, e0, f"{truths[0].where}: the RMS error is {ratio:.3g} times e0, allowed is {factor:.3g}")
+    if guards.rms and not _mean_square([errors.rms for errors in found]) <= allowed:
+        words = f"the RMS error is {ratio:.3g} times e0, allowed is {factor:.3g} [rule rms]"
+        return Judgement(ratio, e0, f"{truths[0].where}: {words}")
     for name, words in (("tail", "99.9th percentile"), ("peak", "maximum")):
         bound = max(factor, max(truth.peak_factor for truth in truths))
         allowed = max(bound * _pooled(truths, name), floor * max(t.oracle_rms for t in truths), least)
         worst = max(getattr(errors, name) for errors in found)
-        if worst <= allowed:
+        if worst <= allowed or not getattr(guards, name):
             continue
         worst = max(_beyond_rounding(value, truth, name) for value, truth in zip(values, truths, strict=True))
         if not worst <= allowed:
             times = worst / max(allowed / bound, 1e-300)
-            return Judgement(
-                ratio, e0, f"{truths[0].where}: the {words} of the error is {times:.3g} times e0's, allowed is {bound:.3g}"
-            )
+            words = f"the {words} of the error is {times:.3g} times e0's, allowed is {bound:.3g} [rule {name}]"
+            return Judgement(ratio, e0, f"{truths[0].where}: {words}")
     return Judgement(ratio, e0, None)
 
 
@@ -339,7 +353,7 @@ def _beyond_rounding(value: torch.Tensor, truth: Truth, name: str) -> float:
     """
     seen = value if truth.at is None else value[truth.at]
     error = _error(seen, truth)
-    rounding = truth.oracle.abs() * (rounding_floor(truth.dtype) * (2.0 if truth.narrowed else 1.0))
+    rounding = truth.oracle.abs() * (rounding_floor(truth.dtype, truth.guards) * (2.0 if truth.narrowed else 1.0))
     error[error <= rounding] = 0.0
     return float(getattr(summarise(error), name))
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kforge_dynamo.records.guardrail import ALL, Guards
 from kforge_dynamo.records.task import InputRole, InputSpec, Task
 from kforge_dynamo.sandbox.dissect import prune
 from kforge_dynamo.sandbox.domains import Values, domains, statistics
@@ -86,13 +87,21 @@ class Seeds:
         return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
 
 
-def draw(task: Task, sizes: Sequence[int], chosen: InputClass, seed: int, device: torch.device) -> list[torch.Tensor]:
+def draw(
+    task: Task, sizes: Sequence[int], chosen: InputClass, seed: int, device: torch.device, guards: Guards = ALL
+) -> list[torch.Tensor]:
     """One tensor an input of `task`, dense, in the shape of its spec (extent 1 where the spec's stride is 0)."""
     axes = dict(zip(task.axes, sizes, strict=True))
     generator = torch.Generator(device).manual_seed(seed)
     draws = _Draws(task, axes, chosen, generator, device)
-    tensors = [draws.one(item, values) for item, values in zip(task.inputs, domains(task), strict=True)]
-    _settle_statistics(task, tensors, axes)
+    implied = domains(task)
+    if not guards.domains:
+        implied = tuple(
+            Values.ANY if "float" in item.value.dtype else values for item, values in zip(task.inputs, implied, strict=True)
+        )
+    tensors = [draws.one(item, values) for item, values in zip(task.inputs, implied, strict=True)]
+    if guards.domains:
+        _settle_statistics(task, tensors, axes)
     return tensors
 
 

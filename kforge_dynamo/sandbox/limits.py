@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from kforge_dynamo.records.guardrail import Guards
 from kforge_dynamo.sandbox.gate import FACTOR, FEW_FACTOR, Errors, quantile_factors, rounding_floor, smallest
 
 _UNSTEADY = 0.1  # squared variation of the RMS of 20 variables
@@ -22,7 +23,7 @@ def _scatter(lines: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def line_limit(
-    lines: Sequence[torch.Tensor], own: torch.Tensor, energy: torch.Tensor, dtype: torch.dtype, few: bool
+    lines: Sequence[torch.Tensor], own: torch.Tensor, energy: torch.Tensor, dtype: torch.dtype, few: bool, guards: Guards
 ) -> torch.Tensor:
     """What the RMS error of each row (or column) may be, `(L,)`.
 
@@ -40,7 +41,7 @@ def line_limit(
     total, square = energy.sum(dim=1), energy.square().sum(dim=1)
     large = torch.where(square > 0, total.square() / square.clamp(min=1e-300), energy.shape[1])
     factor = quantile_factors(torch.minimum(2.0 / variation.clamp(min=1e-9), large)).clamp(min=FEW_FACTOR if few else FACTOR)
-    return torch.maximum(factor * reference, rounding_floor(dtype) * own).clamp_(min=smallest(dtype))
+    return torch.maximum(factor * reference, rounding_floor(dtype, guards) * own).clamp_(min=smallest(dtype))
 
 
 def freedom(energy: torch.Tensor, steady: Sequence[Errors]) -> float:

@@ -19,6 +19,7 @@ from typing import cast
 
 import torch
 
+from kforge_dynamo.records.guardrail import Guards
 from kforge_dynamo.records.target import Numerics
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.sandbox.dissect import has_steps, is_narrowed, numbers, products, prune, tail
@@ -86,7 +87,7 @@ class Draws:
 class Setting:
     """How a draw is to be judged: `exact` asks for equality where eager has it, `alike` says that all rows of the left
     operand are equal; `seed` feeds the noise, of which there are at most `most_draws`; outputs of more than `most_elements`
-    are judged by sampled rows; `where` names the draw."""
+    are judged by sampled rows; `where` names the draw; `guards` are the rules that are on."""
 
     numerics: Numerics
     where: str
@@ -95,6 +96,7 @@ class Setting:
     seed: int
     most_draws: int
     most_elements: int
+    guards: Guards
 
 
 def truths(
@@ -132,7 +134,8 @@ def _truths_at(
         choice = _choice(parts, number, few, seen, draws.products)
         narrowed = is_narrowed(parts.task, number)
         name = f"output {place}, class {setting.where}"
-        found.append(_truth(flat, name, setting.exact, narrowed, choice, None if sampled is None else sampled.flat))
+        truth = _truth(flat, name, setting, narrowed)
+        found.append(replace(truth, choice=choice, at=None if sampled is None else sampled.flat))
     return found
 
 
@@ -143,7 +146,7 @@ def _flat(tensor: torch.Tensor, rank: int) -> torch.Tensor:
 def _draws(parts: Parts, setting: Setting, sizes: Sequence[int], inputs: Sequence[torch.Tensor]) -> Draws:
     generator = torch.Generator(inputs[0].device).manual_seed(setting.seed)
     numerics = setting.numerics
-    policy = baseline_policy(parts.task, numerics)
+    policy = baseline_policy(parts.task, numerics, setting.guards)
     exact = list(evaluate_in_blocks(parts.head, inputs, sizes, _ORACLE))
     plain = list(evaluate_in_blocks(parts.head, inputs, sizes, policy))
 
@@ -192,13 +195,14 @@ class _Flat:
     moved: list[torch.Tensor]
 
 
-def _truth(flat: _Flat, where: str, exact: bool, narrowed: bool, choice: Choice | None, at: torch.Tensor | None) -> Truth:
+def _truth(flat: _Flat, where: str, setting: Setting, narrowed: bool) -> Truth:
+    guards = setting.guards
     classes = _classes(flat)
     oracle = flat.oracle.double()
     if classes is not None:
         oracle = torch.where(classes == 0, oracle, 0.0)
-    low, high = _jumps(flat, oracle)
-    same = exact and bool((flat.eager.double() == flat.oracle).all())
+    low, high = _jumps(flat, oracle, guards)
+    same = setting.exact and guards.exact and bool((flat.eager.double() == flat.oracle).all())
 
     def errors(value: torch.Tensor) -> torch.Tensor:
         error = deviation(value, oracle if low is None else low, high)
@@ -211,8 +215,8 @@ def _truth(flat: _Flat, where: str, exact: bool, narrowed: bool, choice: Choice 
     own_rows, own_cols = oracle.square().mean(dim=1).sqrt_(), oracle.square().mean(dim=0).sqrt_()
     few = oracle.numel() < ENOUGH
     energy = torch.stack([error.square() for error in draws]).mean(dim=0)
-    rows = line_limit([item.rows for item in steady], own_rows, energy, flat.dtype, few)
-    cols = line_limit([item.cols for item in steady], own_cols, energy.T, flat.dtype, few)
+    rows = line_limit([item.rows for item in steady], own_rows, energy, flat.dtype, few, guards)
+    cols = line_limit([item.cols for item in steady], own_cols, energy.T, flat.dtype, few, guards)
     e0 = Errors(
         oracle.numel(),
         max(steady[0].rms, (sum(item.rms**2 for item in steady) / len(steady)) ** 0.5),
@@ -224,7 +228,8 @@ def _truth(flat: _Flat, where: str, exact: bool, narrowed: bool, choice: Choice 
     rms = float(own_rows.square().mean().sqrt()) if oracle.numel() else 0.0
     factor, peak_factor = quantile_factors(torch.tensor([freedom(energy, steady), peak_freedom(energy)])).tolist()
     factors = (factor, max(factor, peak_factor))
-    return Truth(where, flat.dtype, oracle, low, high, classes, same, narrowed, e0, rows, cols, *factors, rms, choice, at, None)
+    rest = (*factors, rms, None, None, None, guards)
+    return Truth(where, flat.dtype, oracle, low, high, classes, same, narrowed, e0, rows, cols, *rest)
 
 
 def _classes(flat: _Flat) -> torch.Tensor | None:
@@ -239,7 +244,7 @@ def _classes(flat: _Flat) -> torch.Tensor | None:
     return classes if bool(classes.any()) else None
 
 
-def _jumps(flat: _Flat, oracle: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _jumps(flat: _Flat, oracle: torch.Tensor, guards: Guards) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """The interval of right values of each element; (None, None) where nothing jumps."""
     if not flat.moved:
         return None, None
@@ -250,7 +255,7 @@ def _jumps(flat: _Flat, oracle: torch.Tensor) -> tuple[torch.Tensor | None, torc
         return stacked.amin(dim=0), stacked.amax(dim=0)
     jumping = torch.zeros_like(oracle, dtype=torch.bool)
     square = oracle.square()
-    visible = torch.minimum(square.mean(dim=1, keepdim=True), square.mean(dim=0)).sqrt_() * rounding_floor(flat.dtype)
+    visible = torch.minimum(square.mean(dim=1, keepdim=True), square.mean(dim=0)).sqrt_() * rounding_floor(flat.dtype, guards)
     for far_up, far_down, near_up, near_down in zip(*(iter([run - oracle for run in runs]),) * 4, strict=True):
         bent = torch.maximum((far_up - _REACH * near_up).abs_(), (far_down - _REACH * near_down).abs_())
         bent = torch.maximum(bent, (near_up + near_down).abs_() * _REACH)
@@ -318,7 +323,7 @@ def _with_whole(
     found: list[Truth],
     redraw: Callable[[], Sequence[torch.Tensor]],
 ) -> list[Truth]:
-    policy = replace(baseline_policy(parts.task, setting.numerics), wide_gemm=False)
+    policy = replace(baseline_policy(parts.task, setting.numerics, setting.guards), wide_gemm=False)
     outputs = evaluate_in_blocks(parts.task, inputs, sizes, policy)
 
     def again(place: int, rows: torch.Tensor) -> Truth:
@@ -327,7 +332,7 @@ def _with_whole(
     whole = []
     for place, (output, number, truth) in enumerate(zip(outputs, parts.task.outputs, found, strict=True)):
         flat = _flat(output, len(parts.task.value(number).rows))
-        relative = max(_usual_distance(truth, flat), 2 * rounding_floor(truth.dtype))
+        relative = max(_usual_distance(truth, flat), 2 * rounding_floor(truth.dtype, truth.guards))
         whole.append(replace(truth, whole=Whole(flat, relative, functools.partial(again, place))))
     return whole
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from kforge_dynamo.records.guardrail import ALL, Guards
 from kforge_dynamo.records.target import Numerics
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.semantics.evaluate import Mode, Policy
@@ -28,12 +29,13 @@ _ROUNDING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def baseline_policy(task: Task, numerics: Numerics) -> Policy:
+def baseline_policy(task: Task, numerics: Numerics, guards: Guards = ALL) -> Policy:
     """How the output that e0 is measured on is computed: eager, or with operands rounded to the setting's format."""
     anchor = task.anchor
-    if anchor is None or anchor.out.dtype != "float32" or numerics.fp32 not in _ROUNDING:
+    setting = numerics.fp32 if guards.e0 else "medium"
+    if anchor is None or anchor.out.dtype != "float32" or setting not in _ROUNDING:
         return Policy(Mode.EAGER)
-    return Policy(Mode.EAGER, _ROUNDING[numerics.fp32], wide_gemm=True)
+    return Policy(Mode.EAGER, _ROUNDING[setting], wide_gemm=True)
 
 
 def set_flags(numerics: Numerics) -> None:

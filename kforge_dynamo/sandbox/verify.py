@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from kforge_dynamo.languages.base import Launcher
+from kforge_dynamo.records.guardrail import Guards
 from kforge_dynamo.records.outcome import Status, Verdict
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.sandbox.bench import Bench
@@ -16,6 +17,8 @@ from kforge_dynamo.sandbox.gate import Truth, judge
 from kforge_dynamo.sandbox.inputs import InputClass, full_shape
 from kforge_dynamo.sandbox.layout import CANARY, SECOND_CANARY, Placed, blank, guards_intact, place, same_bits
 from kforge_dynamo.sandbox.threads import threads
+from kforge_dynamo.sandbox.trap import Trapped, trap
+from kforge_dynamo.sandbox.watch import Watch
 from kforge_dynamo.semantics.evaluate import dtype_of, shape_of
 
 _PADS = (8, 1, 3, 64, 5)
@@ -25,13 +28,14 @@ _PADS = (8, 1, 3, 64, 5)
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to check: `numbers` are the draws of each class, `atomics` whether two launches may differ within e0, `threads`
-    how many the candidate runs on."""
+    how many the candidate runs on, `trapped` whether no torch operation may run inside a launch."""
 
     sizes: tuple[int, ...]
     classes: tuple[InputClass, ...]
     numbers: tuple[int, ...]
     atomics: bool
     threads: int
+    trapped: bool = False
 
 
 def verify(launcher: Launcher, bench: Bench, plan: Plan, say: Callable[[str], None]) -> Verdict:
@@ -64,8 +68,10 @@ class _Run:
 def _run(launcher: Launcher, bench: Bench, plan: Plan, chosen: InputClass, number: int) -> _Run | Verdict:
     where = f"class {chosen.name}, sizes {plan.sizes}, draw {number}"
     drawn = bench.draw(plan.sizes, chosen, number)
-    canaries = (CANARY, SECOND_CANARY) if number == 0 else (CANARY,)
-    runs = launch_guarded(launcher, bench.task, plan, drawn, _PADS[number % len(_PADS)], canaries, where)
+    twice = number == 0 and bench.guards.deterministic
+    first, second = (CANARY, SECOND_CANARY) if bench.guards.prefill else (0, 0)
+    canaries = (first, second) if twice else (first,)
+    runs = launch_guarded(launcher, bench, plan, drawn, _PADS[number % len(_PADS)], canaries, where)
     if isinstance(runs, Verdict):
         return runs
     for again in runs[1:]:
@@ -84,6 +90,7 @@ def _repeated(bench: Bench, plan: Plan, chosen: InputClass, first: _Run, again: 
         if not same_bits(left, right):
             spots = _differences(left, right)
             words = f"output {place_}: {spots} elements differ between two launches on equal inputs (or were not written)"
+            words += " [rule deterministic]"
             return Verdict(Status.NON_DETERMINISTIC, None, None, where, words)
     return None
 
@@ -96,7 +103,7 @@ def _differences(left: torch.Tensor, right: torch.Tensor) -> int:
 
 def launch_guarded(
     launcher: Launcher,
-    task: Task,
+    bench: Bench,
     plan: Plan,
     drawn: Sequence[torch.Tensor],
     pad: int,
@@ -104,34 +111,45 @@ def launch_guarded(
     where: str,
 ) -> list[list[torch.Tensor]] | Verdict:
     """One launch a canary, on fresh copies of the inputs and outputs full of that canary; the outputs, or what was wrong."""
+    task, guards = bench.task, bench.guards
     axes = dict(zip(task.axes, plan.sizes, strict=True))
     device = drawn[0].device
     inputs = [place(values, item, full_shape(item, axes), pad) for values, item in zip(drawn, task.inputs, strict=True)]
     runs = []
     for canary in canaries:
         outputs = [_output(task, number, axes, device, canary) for number in task.outputs]
-        with threads(plan.threads):
-            launcher([item.tensor for item in inputs], [item.tensor for item in outputs], list(plan.sizes))
+        watch = Watch()
+        try:
+            with threads(plan.threads), watch, trap(on=plan.trapped and guards.trap):
+                launcher([item.tensor for item in inputs], [item.tensor for item in outputs], list(plan.sizes))
+        except Trapped as caught:
+            return Verdict(Status.REJECTED, None, None, where, f"{caught} [rule trap]")
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        fault = _form_fault(task, axes, outputs, where) or _write_fault(inputs, outputs, where)
+        fault = watch.fault(plan.threads, where) if guards.threads else None
+        fault = fault or _form_fault(task, axes, outputs, where, guards) or _write_fault(inputs, outputs, where, guards)
         if fault is not None:
             return fault
         runs.append([item.tensor for item in outputs])
     return runs
 
 
-def _write_fault(inputs: Sequence[Placed], outputs: Sequence[Placed], where: str) -> Verdict | None:
+def _write_fault(inputs: Sequence[Placed], outputs: Sequence[Placed], where: str, guards: Guards) -> Verdict | None:
     """A write to an input, or beyond an output."""
     for number, item in enumerate(inputs):
         if item.untouched():
             continue
         if not item.data_untouched():
-            return Verdict(Status.INPUT_CHANGED, None, None, where, f"input {number} has other values after the launch")
-        return Verdict(Status.STRAY_WRITE, None, None, where, f"bytes around or between the rows of input {number} were written")
+            if guards.inputs:
+                words = f"input {number} has other values after the launch [rule inputs]"
+                return Verdict(Status.INPUT_CHANGED, None, None, where, words)
+        elif guards.zones:
+            words = f"bytes around or between the rows of input {number} were written [rule zones]"
+            return Verdict(Status.STRAY_WRITE, None, None, where, words)
     for number, item in enumerate(outputs):
-        if not guards_intact(item):
-            return Verdict(Status.STRAY_WRITE, None, None, where, f"bytes before or behind output {number} were written")
+        if guards.zones and not guards_intact(item):
+            words = f"bytes before or behind output {number} were written [rule zones]"
+            return Verdict(Status.STRAY_WRITE, None, None, where, words)
     return None
 
 
@@ -140,8 +158,10 @@ def _output(task: Task, number: int, axes: dict[str, int], device: torch.device,
     return blank(dtype_of(spec.dtype), [int(extent) for extent in shape_of(spec.shape, axes)], device, canary)
 
 
-def _form_fault(task: Task, axes: dict[str, int], outputs: Sequence[Placed], where: str) -> Verdict | None:
+def _form_fault(task: Task, axes: dict[str, int], outputs: Sequence[Placed], where: str, guards: Guards) -> Verdict | None:
     """A launcher written in Python could swap or resize what it is given."""
+    if not guards.form:
+        return None
     for place_, (number, item) in enumerate(zip(task.outputs, outputs, strict=True)):
         spec = task.value(number)
         shape = tuple(int(extent) for extent in shape_of(spec.shape, axes))
@@ -150,11 +170,12 @@ def _form_fault(task: Task, axes: dict[str, int], outputs: Sequence[Placed], whe
             (Status.WRONG_SHAPE, shape, tuple(item.tensor.shape)),
             (Status.WRONG_DTYPE, dtype_of(spec.dtype), item.tensor.dtype),
             (Status.WRONG_STRIDE, dense, item.tensor.stride()),
+            (Status.WRONG_DTYPE, torch.Tensor, type(item.tensor)),
             (Status.STRAY_WRITE, item.memory.untyped_storage().data_ptr(), item.tensor.untyped_storage().data_ptr()),
         )
         for status, expected, seen in found:
             if expected != seen:
-                return Verdict(status, None, None, where, f"output {place_}: expected {expected}, found {seen}")
+                return Verdict(status, None, None, where, f"output {place_}: expected {expected}, found {seen} [rule form]")
     return None
 
 

@@ -93,7 +93,7 @@ def test_source_that_does_not_compile_gives_the_compilers_words(tmp_path):
 
 def test_a_library_without_the_entry_is_a_build_error(tmp_path):
     with pytest.raises(BuildError, match="kforge_entry"):
-        built(tmp_path, "int nothing;")
+        built(tmp_path, "int nothing() { return 0; }")
 
 
 def test_a_missing_compiler_is_a_sentence_with_the_next_step(tmp_path):
