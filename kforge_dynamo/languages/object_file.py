@@ -39,6 +39,9 @@ _ALLOWED = re.compile(
 _POINTERS = frozenset({"kforge_sgemm", "kforge_bgemm"})
 """Written by the loader where the plan declares the library's GEMM."""
 
+_UNWINDER = "DW.ref.__gxx_personality_v0"
+"""An address that compilers emit for themselves; no C++ name has dots."""
+
 _WRITE, _ALLOC, _TLS = 0x1, 0x2, 0x400
 _OBJECT, _FUNCTION, _THREAD, _INDIRECT = 1, 2, 6, 10
 _UNDEFINED, _COMMON, _RESERVED = 0, 0xFFF2, 0xFF00
@@ -103,7 +106,7 @@ def _of_symbol(symbol: _Symbol, sections: list[_Section], pointers: frozenset[st
     written = section.flags & _WRITE and section.flags & _ALLOC and not _FIXED_LATER.match(section.name)
     if not written or symbol.kind not in (0, _OBJECT) or not symbol.name:
         return None
-    if symbol.name in pointers and symbol.size <= 8:
+    if (symbol.name in pointers and symbol.size <= 8) or symbol.name == _UNWINDER:
         return None
     return "state", f"{symbol.name} can be written"
 

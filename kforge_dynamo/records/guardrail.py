@@ -91,8 +91,8 @@ class Guards:
     """Other sizes of the domain are checked; off: one size."""
     timed: bool = True
     """Outputs of timed calls are compared; off: they are thrown away."""
-    fresh: bool = True
-    """Every timed call finds values that no call before it saw; off: the same ones turn by turn."""
+    reused: bool = True
+    """After timing, addresses that were timed hold other values and must give other results; off: not tried."""
 
 
 ALL = Guards()

@@ -64,7 +64,7 @@ def race(request: Request, launcher: Launcher, bench: Bench, rivals: Rivals) -> 
     call = candidate_call(request.task, request.sizes, launcher, bench.device)
     stands = _stands(request, bench, call)
     with threads(for_checks(request.task, request.sizes, torch.get_num_threads())):
-        fault = _unverified(request, bench, stands)
+        fault = _unverified(request, bench, stands) if bench.guards.timed else None
     if fault is not None:
         return fault, ()
     contest = _contest(request, bench, call, rivals, stands)
@@ -86,7 +86,8 @@ def race(request: Request, launcher: Launcher, bench: Bench, rivals: Rivals) -> 
         anchor = measurement(samples, "anchor", regime, len(stands)) if "anchor" in samples.by_name else None
         candidate, region = (measurement(samples, name, regime, len(stands)) for name in ("candidate", "region"))
         timings.append(Timings(regime, request.mode or "default", candidate, region, anchor))
-    return None, tuple(timings)
+    stale = _stale(request, bench, call, stands) if bench.guards.reused else None
+    return stale, () if stale is not None else tuple(timings)
 
 
 def candidate_call(
@@ -189,12 +190,18 @@ def _contest(
         calls["anchor"] = lambda number: anchor([*bare[number]])
 
     def check(number: int, outputs: Sequence[torch.Tensor]) -> str | None:
-        if request.candidate.plan.atomics:
-            return _far(request, bench, stands[number], outputs)
-        same = all(same_bits(left, right) for left, right in zip(outputs, stands[number].expected, strict=True))
-        return None if same else f"a timed call returned other values than the verified call on equal inputs (set {number})"
+        fault = _compared(request, bench, stands[number], outputs) if bench.guards.timed else None
+        return None if fault is None else f"{fault} (set {number}) [rule timed]"
 
     return Contest(calls, len(stands), check, bench.device)
+
+
+def _compared(request: Request, bench: Bench, stand: _Stand, outputs: Sequence[torch.Tensor]) -> str | None:
+    """What tells a timed call's outputs from the verified ones for the same values: bits or, with atomics, the gate."""
+    if request.candidate.plan.atomics:
+        return _far(request, bench, stand, outputs)
+    same = all(same_bits(left, right) for left, right in zip(outputs, stand.expected, strict=True))
+    return None if same else "a timed call returned other values than the verified call on equal inputs"
 
 
 def _far(request: Request, bench: Bench, stand: _Stand, outputs: Sequence[torch.Tensor]) -> str | None:
@@ -202,6 +209,30 @@ def _far(request: Request, bench: Bench, stand: _Stand, outputs: Sequence[torch.
     truths = bench.truths(request.sizes, BY_NAME[stand.source], 0, drawn)
     verdict = judge_outputs(request.task, [outputs], [truths])
     return None if verdict.passed else f"a timed call is wrong: {verdict.evidence}"
+
+
+def _stale(
+    request: Request, bench: Bench, call: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]], stands: Sequence[_Stand]
+) -> Verdict | None:
+    """What a timed call gives for other values at addresses that it has seen: results kept by address are old ones."""
+    for first, second in ((0, 1), (1, 0)):
+        moved, kept = stands[first], [tensor.clone() for tensor in stands[first].inputs]
+        for mine, other in zip(moved.inputs, stands[second].inputs, strict=True):
+            _repeating_once(mine).copy_(_repeating_once(other))
+        fault = _compared(request, bench, stands[second], call(moved.inputs))
+        for mine, old in zip(moved.inputs, kept, strict=True):
+            _repeating_once(mine).copy_(_repeating_once(old))
+        if fault is not None:
+            words = f"with other values at addresses that were timed: {fault} [rule reused]"
+            return Verdict(Status.NON_DETERMINISTIC, None, None, "after timing", words)
+    return None
+
+
+def _repeating_once(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` without the dimensions along which it repeats."""
+    for dim, stride in enumerate(tensor.stride()):
+        tensor = tensor.narrow(dim, 0, 1) if stride == 0 and tensor.shape[dim] > 1 else tensor
+    return tensor
 
 
 def _unsteady(samples: Samples) -> bool:

@@ -17,8 +17,7 @@ from kforge_dynamo.sandbox.gate import Truth, judge
 from kforge_dynamo.sandbox.inputs import InputClass, full_shape
 from kforge_dynamo.sandbox.layout import CANARY, SECOND_CANARY, Placed, blank, guards_intact, place, same_bits
 from kforge_dynamo.sandbox.threads import threads
-from kforge_dynamo.sandbox.trap import Trapped, trap
-from kforge_dynamo.sandbox.watch import Watch
+from kforge_dynamo.sandbox.watch import LaunchFault, observed
 from kforge_dynamo.semantics.evaluate import dtype_of, shape_of
 
 _PADS = (8, 1, 3, 64, 5)
@@ -118,16 +117,15 @@ def launch_guarded(
     runs = []
     for canary in canaries:
         outputs = [_output(task, number, axes, device, canary) for number in task.outputs]
-        watch = Watch()
+        given = ([item.tensor for item in inputs], [item.tensor for item in outputs], list(plan.sizes))
         try:
-            with threads(plan.threads), watch, trap(on=plan.trapped and guards.trap):
-                launcher([item.tensor for item in inputs], [item.tensor for item in outputs], list(plan.sizes))
-        except Trapped as caught:
-            return Verdict(Status.REJECTED, None, None, where, f"{caught} [rule trap]")
+            with threads(plan.threads):
+                observed(launcher, *given, threads=plan.threads, trapped=plan.trapped, guards=guards)
+        except LaunchFault as caught:
+            return Verdict(Status.REJECTED, None, None, where, str(caught))
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        fault = watch.fault(plan.threads, where) if guards.threads else None
-        fault = fault or _form_fault(task, axes, outputs, where, guards) or _write_fault(inputs, outputs, where, guards)
+        fault = _form_fault(task, axes, outputs, where, guards) or _write_fault(inputs, outputs, where, guards)
         if fault is not None:
             return fault
         runs.append([item.tensor for item in outputs])

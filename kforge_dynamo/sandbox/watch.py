@@ -11,39 +11,61 @@ import contextlib
 import ctypes
 import hashlib
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kforge_dynamo.records.outcome import Status, Verdict
+import torch
+
+from kforge_dynamo.languages.base import Launcher
+from kforge_dynamo.records.guardrail import Guards
+from kforge_dynamo.sandbox.trap import Trapped, trap
 
 _TASKS = Path("/proc/self/task")
 _MAPS = Path("/proc/self/maps")
 _NAME = "kforge-launch"
 
 
-class Watch:
-    """Encloses launches in this thread."""
+class LaunchFault(RuntimeError):
+    """A launch did what no kernel may do; the text ends with the rule."""
 
-    def __init__(self) -> None:
-        self._own = _TASKS / str(threading.get_native_id()) / "comm"
-        self._before = ""
 
-    def __enter__(self) -> Watch:
+def observed(
+    launcher: Launcher,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    sizes: Sequence[int],
+    *,
+    threads: int,
+    trapped: bool,
+    guards: Guards,
+) -> None:
+    """One launch in this process, which may use `threads` threads and, where `trapped`, no operation of torch's.
+
+    Raises: LaunchFault, and what the launcher raises.
+    """
+    try:
+        with _named(), trap(on=trapped and guards.trap):
+            launcher(inputs, outputs, sizes)
+    except Trapped as caught:
+        raise LaunchFault(f"{caught} [rule trap]") from caught
+    started = sum(_name_of(task) == _NAME for task in _TASKS.glob("*/comm"))
+    if guards.threads and started > max(threads, 1) - 1:
+        words = f"{started} threads that launches started are there, a team of {threads} needs {threads - 1}"
+        raise LaunchFault(f"{words} [rule threads]")
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    """This thread bears the launches' name inside."""
+    own, before = _TASKS / str(threading.get_native_id()) / "comm", ""
+    with contextlib.suppress(OSError):
+        before = own.read_text().strip()
+        own.write_text(_NAME)
+    try:
+        yield
+    finally:
         with contextlib.suppress(OSError):
-            self._before = self._own.read_text().strip()
-            self._own.write_text(_NAME)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            self._own.write_text(self._before or "python")
-
-    def fault(self, threads: int, where: str) -> Verdict | None:
-        """More threads than a team of `threads` needs beside the one that called."""
-        started = sum(_name_of(task) == _NAME for task in _TASKS.glob("*/comm"))
-        if started <= max(threads, 1) - 1:
-            return None
-        words = f"{started} threads that launches started are there, a team of {threads} needs {threads - 1} [rule threads]"
-        return Verdict(Status.REJECTED, None, None, where, words)
+            own.write_text(before or "python")
 
 
 def _name_of(task: Path) -> str:
