@@ -91,6 +91,8 @@ class Guards:
     """Other sizes of the domain are checked; off: one size."""
     timed: bool = True
     """Outputs of timed calls are compared; off: they are thrown away."""
+    roofline: bool = True
+    """A time below what the device's peaks allow is refused; off: it is believed."""
     reused: bool = True
     """After timing, addresses that were timed hold other values and must give other results; off: not tried."""
 

@@ -30,7 +30,7 @@ from kforge_dynamo.sandbox.profile.attach import attach
 from kforge_dynamo.sandbox.race import Rivals, race
 from kforge_dynamo.sandbox.threads import for_checks, threads
 from kforge_dynamo.sandbox.verify import Plan, verify
-from kforge_dynamo.sandbox.watch import written_memory
+from kforge_dynamo.sandbox.watch import launch_threads, written_memory
 
 _SEEDS = {"search": (0,), "final": (0, 1, 2, 3, 4)}
 _ELSEWHERE = ("unit", "integers", "scaled")
@@ -141,7 +141,7 @@ class Evaluator:
         numbers, atomics = _SEEDS[request.stage], request.candidate.plan.atomics
         trapped = bool(getattr(self._languages[request.candidate.language], "device_code", False))
         classes = judged.classes if self._guards.classes else (BY_NAME["unit"],)
-        plan = Plan(request.sizes, classes, numbers, atomics, self._threads, trapped)
+        plan = Plan(request.sizes, classes, numbers, atomics, self._threads, trapped, launch_threads())
         verdict = verify(launcher, bench, plan, self._say)
         if not verdict.passed:
             return verdict

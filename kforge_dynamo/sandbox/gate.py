@@ -83,7 +83,6 @@ class Truth:
     choice: Choice | None
     at: torch.Tensor | None
     whole: Whole | None
-    guards: Guards
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,46 +171,45 @@ def _percentile(error: torch.Tensor) -> float:
     return float(flat.kthvalue(rank).values)
 
 
-def judge(values: Sequence[torch.Tensor], truths: Sequence[Truth]) -> Judgement:
+def judge(values: Sequence[torch.Tensor], truths: Sequence[Truth], guards: Guards = ALL) -> Judgement:
     """Whether one output, for all the seeds of a class, passes. `values` have the shape `(R, C)` of the task's output."""
     found: list[Errors] = []
     for value, truth in zip(values, truths, strict=True):
         seen = value if truth.at is None else value[truth.at]
-        fault = _plain_fault(seen, truth) or _whole_fault(value, truth)
+        fault = _plain_fault(seen, truth, guards) or _whole_fault(value, truth, guards)
         if fault is not None:
             return Judgement(math.inf, _relative_e0(truths), f"{truth.where}: {fault}")
         if not truth.dtype.is_floating_point:
             continue
-        error = _error(seen, truth)
-        errors = summarise(error)
-        fault = _line_fault(errors, truth)
+        errors = summarise(_error(seen, truth, guards))
+        fault = _line_fault(errors, truth, guards)
         if fault is not None:
             return Judgement(_ratio([errors], [truth]), _relative_e0(truths), f"{truth.where}: {fault}")
         found.append(errors)
     if not found:
         return Judgement(0.0, 0.0, None)
-    return _judge_pooled(values, truths, found)
+    return _judge_pooled(values, truths, found, guards)
 
 
-def _error(value: torch.Tensor, truth: Truth) -> torch.Tensor:
+def _error(value: torch.Tensor, truth: Truth, guards: Guards) -> torch.Tensor:
     error = deviation(value, truth.oracle if truth.low is None else truth.low, truth.high)
     if truth.classes is not None:
         error[truth.classes != 0] = 0.0
-    return error if truth.guards.finite else error.nan_to_num_(0.0, 0.0, 0.0)
+    return error if guards.finite else error.nan_to_num_(0.0, 0.0, 0.0)
 
 
-def _plain_fault(value: torch.Tensor, truth: Truth) -> str | None:
+def _plain_fault(value: torch.Tensor, truth: Truth, guards: Guards) -> str | None:
     """Faults that need no statistics: non-finite values, integers, booleans, indices, exact data."""
     if not truth.dtype.is_floating_point:
-        if not truth.guards.discrete:
+        if not guards.discrete:
             return None
         fault = _equality_fault(value, truth) if truth.choice is None else _choice_fault(value, truth.choice)
         return _ruled(fault, "discrete")
-    if truth.guards.finite and truth.classes is not None:
+    if guards.finite and truth.classes is not None:
         fault = _class_fault(value, truth.classes)
         if fault is not None:
             return _ruled(fault, "finite")
-    elif truth.guards.finite and not bool(torch.isfinite(value).all()):
+    elif guards.finite and not bool(torch.isfinite(value).all()):
         return _ruled(f"{_position(~torch.isfinite(value))} is not finite, the reference is", "finite")
     return _ruled(_equality_fault(value, truth), "exact") if truth.exact else None
 
@@ -269,10 +267,10 @@ def _choice_fault(value: torch.Tensor, choice: Choice) -> str | None:
     return f"row {row}: index {int(index[row])} holds {float(chosen[row]):.6g}, the best is {float(best[row]):.6g}"
 
 
-def _line_fault(errors: Errors, truth: Truth) -> str | None:
+def _line_fault(errors: Errors, truth: Truth, guards: Guards) -> str | None:
     """A few lines may be over their limit by less than two: rounding errors have heavier tails than normal variables."""
     for name, found, limit in (("row", errors.rows, truth.row_limit), ("column", errors.cols, truth.col_limit)):
-        if not getattr(truth.guards, f"{name}s"):
+        if not getattr(guards, f"{name}s"):
             continue
         over = ~(found <= limit)  # so that a NaN is over
         count = int(over.sum())
@@ -286,9 +284,9 @@ def _line_fault(errors: Errors, truth: Truth) -> str | None:
     return None
 
 
-def _whole_fault(value: torch.Tensor, truth: Truth) -> str | None:
+def _whole_fault(value: torch.Tensor, truth: Truth, guards: Guards) -> str | None:
     whole = truth.whole
-    if whole is None or not truth.dtype.is_floating_point or not truth.guards.whole:
+    if whole is None or not truth.dtype.is_floating_point or not guards.whole:
         return None
     known = torch.isfinite(whole.eager)
     error = torch.where(known, value.double() - whole.eager, 0.0).square_().mean(dim=1).sqrt_()
@@ -298,20 +296,20 @@ def _whole_fault(value: torch.Tensor, truth: Truth) -> str | None:
         return None
     rows = over.nonzero().reshape(-1)
     if rows.numel() <= max(_REJUDGED_ROWS, int(_REJUDGED_SHARE * over.numel())):
-        return _rows_fault(value, whole.again(rows))
+        return _rows_fault(value, whole.again(rows), guards)
     row = int(rows[0])
     words = f"row {row} by {float(error[row]):.3g}, allowed is {float(whole.relative * own[row]):.3g} (4 e0)"
     return f"{rows.numel()} of all rows lie too far from eager: {words} [rule whole]"
 
 
-def _rows_fault(value: torch.Tensor, truth: Truth) -> str | None:
+def _rows_fault(value: torch.Tensor, truth: Truth, guards: Guards) -> str | None:
     """Rows that are far from eager, against the oracle: each by what eager's own error in that row allows."""
     assert truth.at is not None
     seen = value[truth.at]
-    fault = _plain_fault(seen, truth)
+    fault = _plain_fault(seen, truth, guards)
     if fault is not None:
         return fault
-    found = summarise(_error(seen, truth)).rows
+    found = summarise(_error(seen, truth, guards)).rows
     over = ~(found <= _STRAY_FACTOR * truth.row_limit)
     if not bool(over.any()):
         return None
@@ -320,11 +318,10 @@ def _rows_fault(value: torch.Tensor, truth: Truth) -> str | None:
     return f"row {name} has an RMS error of {float(found[row]):.3g}, allowed is {limit:.3g}, twice in a few rows [rule whole]"
 
 
-def _judge_pooled(values: Sequence[torch.Tensor], truths: Sequence[Truth], found: Sequence[Errors]) -> Judgement:
+def _judge_pooled(values: Sequence[torch.Tensor], truths: Sequence[Truth], found: Sequence[Errors], guards: Guards) -> Judgement:
     ratio, e0 = _ratio(found, truths), _relative_e0(truths)
     count = sum(errors.count for errors in found)
     factor = max(FACTOR if count >= ENOUGH else FEW_FACTOR, max(truth.factor for truth in truths))
-    guards = truths[0].guards
     floor = rounding_floor(truths[0].dtype, guards)
     least = smallest(truths[0].dtype)
     allowed = max(factor * _pooled(truths, "rms"), floor * _mean_square([t.oracle_rms for t in truths]), least)
@@ -337,7 +334,7 @@ def _judge_pooled(values: Sequence[torch.Tensor], truths: Sequence[Truth], found
         worst = max(getattr(errors, name) for errors in found)
         if worst <= allowed or not getattr(guards, name):
             continue
-        worst = max(_beyond_rounding(value, truth, name) for value, truth in zip(values, truths, strict=True))
+        worst = max(_beyond_rounding(value, truth, name, guards) for value, truth in zip(values, truths, strict=True))
         if not worst <= allowed:
             times = worst / max(allowed / bound, 1e-300)
             words = f"the {words} of the error is {times:.3g} times e0's, allowed is {bound:.3g} [rule {name}]"
@@ -345,15 +342,15 @@ def _judge_pooled(values: Sequence[torch.Tensor], truths: Sequence[Truth], found
     return Judgement(ratio, e0, None)
 
 
-def _beyond_rounding(value: torch.Tensor, truth: Truth, name: str) -> float:
+def _beyond_rounding(value: torch.Tensor, truth: Truth, name: str, guards: Guards) -> float:
     """The statistic over the elements that are further off than a correct rounding of the oracle would be.
 
     An element four times the RMS is allowed half an ulp of its own. Behind a narrowing conversion a product next to the
     midpoint of two neighbours may fall to either side: there it is a whole ulp.
     """
     seen = value if truth.at is None else value[truth.at]
-    error = _error(seen, truth)
-    rounding = truth.oracle.abs() * (rounding_floor(truth.dtype, truth.guards) * (2.0 if truth.narrowed else 1.0))
+    error = _error(seen, truth, guards)
+    rounding = truth.oracle.abs() * (rounding_floor(truth.dtype, guards) * (2.0 if truth.narrowed else 1.0))
     error[error <= rounding] = 0.0
     return float(getattr(summarise(error), name))
 

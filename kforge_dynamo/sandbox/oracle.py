@@ -228,7 +228,7 @@ def _truth(flat: _Flat, where: str, setting: Setting, narrowed: bool) -> Truth:
     rms = float(own_rows.square().mean().sqrt()) if oracle.numel() else 0.0
     factor, peak_factor = quantile_factors(torch.tensor([freedom(energy, steady), peak_freedom(energy)])).tolist()
     factors = (factor, max(factor, peak_factor))
-    rest = (*factors, rms, None, None, None, guards)
+    rest = (*factors, rms, None, None, None)
     return Truth(where, flat.dtype, oracle, low, high, classes, same, narrowed, e0, rows, cols, *rest)
 
 
@@ -332,7 +332,7 @@ def _with_whole(
     whole = []
     for place, (output, number, truth) in enumerate(zip(outputs, parts.task.outputs, found, strict=True)):
         flat = _flat(output, len(parts.task.value(number).rows))
-        relative = max(_usual_distance(truth, flat), 2 * rounding_floor(truth.dtype, truth.guards))
+        relative = max(_usual_distance(truth, flat), 2 * rounding_floor(truth.dtype, setting.guards))
         whole.append(replace(truth, whole=Whole(flat, relative, functools.partial(again, place))))
     return whole
 

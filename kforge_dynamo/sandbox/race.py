@@ -80,7 +80,7 @@ def race(request: Request, launcher: Launcher, bench: Bench, rivals: Rivals) -> 
             samples = sample(contest, effort)
         if samples is None:
             continue
-        verdict = _refused(samples, regime, floor_us, request.stage)
+        verdict = _refused(samples, regime, floor_us if bench.guards.roofline else None, request.stage)
         if verdict is not None:
             return verdict, ()
         anchor = measurement(samples, "anchor", regime, len(stands)) if "anchor" in samples.by_name else None
@@ -170,7 +170,7 @@ def _unverified(request: Request, bench: Bench, stands: Sequence[_Stand]) -> Ver
         drawn = bench.draw(request.sizes, BY_NAME[stand.source], 0)
         found = bench.truths(request.sizes, BY_NAME[stand.source], 0, drawn)
         comparable = all(truth.classes is None for truth in found)
-        verdict = judge_outputs(request.task, [stand.expected], [found])
+        verdict = judge_outputs(request.task, [stand.expected], [found], bench.guards)
         if comparable and not verdict.passed:
             return Verdict(verdict.status, verdict.error_ratio, verdict.e0, verdict.where, f"in a timed call: {verdict.evidence}")
     return None
@@ -207,7 +207,7 @@ def _compared(request: Request, bench: Bench, stand: _Stand, outputs: Sequence[t
 def _far(request: Request, bench: Bench, stand: _Stand, outputs: Sequence[torch.Tensor]) -> str | None:
     drawn = bench.draw(request.sizes, BY_NAME[stand.source], 0)
     truths = bench.truths(request.sizes, BY_NAME[stand.source], 0, drawn)
-    verdict = judge_outputs(request.task, [outputs], [truths])
+    verdict = judge_outputs(request.task, [outputs], [truths], bench.guards)
     return None if verdict.passed else f"a timed call is wrong: {verdict.evidence}"
 
 

@@ -4,15 +4,16 @@ each class twice."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from kforge_dynamo.languages.base import Launcher
-from kforge_dynamo.records.guardrail import Guards
+from kforge_dynamo.records.guardrail import ALL, Guards
 from kforge_dynamo.records.outcome import Status, Verdict
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.sandbox.bench import Bench
+from kforge_dynamo.sandbox.downcast import named_downcast
 from kforge_dynamo.sandbox.gate import Truth, judge
 from kforge_dynamo.sandbox.inputs import InputClass, full_shape
 from kforge_dynamo.sandbox.layout import CANARY, SECOND_CANARY, Placed, blank, guards_intact, place, same_bits
@@ -20,6 +21,7 @@ from kforge_dynamo.sandbox.threads import threads
 from kforge_dynamo.sandbox.watch import LaunchFault, observed
 from kforge_dynamo.semantics.evaluate import dtype_of, shape_of
 
+_TELLING = ("unit", "normal", "uniform")
 _PADS = (8, 1, 3, 64, 5)
 """Extra elements of a pitch, by the number of the draw: aligned and odd ones."""
 
@@ -27,7 +29,8 @@ _PADS = (8, 1, 3, 64, 5)
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to check: `numbers` are the draws of each class, `atomics` whether two launches may differ within e0, `threads`
-    how many the candidate runs on, `trapped` whether no torch operation may run inside a launch."""
+    how many the candidate runs on, `trapped` whether no torch operation may run inside a launch, `known` which threads earlier
+    launches left."""
 
     sizes: tuple[int, ...]
     classes: tuple[InputClass, ...]
@@ -35,6 +38,7 @@ class Plan:
     atomics: bool
     threads: int
     trapped: bool = False
+    known: frozenset[int] = frozenset()
 
 
 def verify(launcher: Launcher, bench: Bench, plan: Plan, say: Callable[[str], None]) -> Verdict:
@@ -50,11 +54,19 @@ def verify(launcher: Launcher, bench: Bench, plan: Plan, say: Callable[[str], No
             runs.append(run)
         verdict = _judged(bench, plan, chosen, runs)
         if not verdict.passed:
-            return verdict
+            return _explained(verdict, bench, plan, chosen, runs)
         if (verdict.error_ratio or 0.0) >= worst:
             worst, worst_where, worst_e0 = verdict.error_ratio or 0.0, verdict.where, verdict.e0 or 0.0
     names = ", ".join(chosen.name for chosen in plan.classes)
     return Verdict(Status.PASSED, worst, worst_e0, worst_where, f"right on {names} with {len(plan.numbers)} seeds each")
+
+
+def _explained(verdict: Verdict, bench: Bench, plan: Plan, chosen: InputClass, runs: Sequence[_Run]) -> Verdict:
+    """`verdict`, with the number format that explains it where there is one: on plain data, where formats differ in digits alone."""
+    if verdict.status is not Status.INACCURATE or chosen.name not in _TELLING:
+        return verdict
+    words = named_downcast(bench, plan.sizes, runs[0].drawn, runs[0].outputs)
+    return verdict if words is None else replace(verdict, evidence=f"{words}; {verdict.evidence}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +132,7 @@ def launch_guarded(
         given = ([item.tensor for item in inputs], [item.tensor for item in outputs], list(plan.sizes))
         try:
             with threads(plan.threads):
-                observed(launcher, *given, threads=plan.threads, trapped=plan.trapped, guards=guards)
+                observed(launcher, *given, threads=plan.threads, trapped=plan.trapped, known=plan.known, guards=guards)
         except LaunchFault as caught:
             return Verdict(Status.REJECTED, None, None, where, str(caught))
         if device.type == "cuda":
@@ -179,17 +191,19 @@ def _form_fault(task: Task, axes: dict[str, int], outputs: Sequence[Placed], whe
 
 def _judged(bench: Bench, plan: Plan, chosen: InputClass, runs: Sequence[_Run]) -> Verdict:
     truths = [bench.truths(plan.sizes, chosen, run.number, run.drawn) for run in runs]
-    return judge_outputs(bench.task, [run.outputs for run in runs], truths)
+    return judge_outputs(bench.task, [run.outputs for run in runs], truths, bench.guards)
 
 
-def judge_outputs(task: Task, outputs: Sequence[Sequence[torch.Tensor]], truths: Sequence[Sequence[Truth]]) -> Verdict:
+def judge_outputs(
+    task: Task, outputs: Sequence[Sequence[torch.Tensor]], truths: Sequence[Sequence[Truth]], guards: Guards = ALL
+) -> Verdict:
     """The gate over all outputs; `outputs` and `truths` have one entry a draw."""
     worst, e0, where = 0.0, 0.0, ""
     for place_, number in enumerate(task.outputs):
         rank = len(task.value(number).rows)
         values = [run[place_].reshape(run[place_].shape[:rank].numel(), -1) for run in outputs]
         mine = [draw[place_] for draw in truths]
-        judged = judge(values, mine)
+        judged = judge(values, mine, guards)
         if judged.fault is not None:
             ratio = judged.ratio if judged.ratio != float("inf") else None
             return Verdict(Status.INACCURATE, ratio, judged.e0, mine[0].where, judged.fault)

@@ -37,9 +37,11 @@ def observed(
     *,
     threads: int,
     trapped: bool,
+    known: frozenset[int],
     guards: Guards,
 ) -> None:
-    """One launch in this process, which may use `threads` threads and, where `trapped`, no operation of torch's.
+    """One launch in this process, which may use `threads` threads and, where `trapped`, no operation of torch's; `known` are
+    the threads that launches of other candidates left (see `launch_threads`).
 
     Raises: LaunchFault, and what the launcher raises.
     """
@@ -48,10 +50,15 @@ def observed(
             launcher(inputs, outputs, sizes)
     except Trapped as caught:
         raise LaunchFault(f"{caught} [rule trap]") from caught
-    started = sum(_name_of(task) == _NAME for task in _TASKS.glob("*/comm"))
-    if guards.threads and started > max(threads, 1) - 1:
+    started = len(launch_threads() - known) if guards.threads else 0
+    if started > max(threads, 1) - 1:
         words = f"{started} threads that launches started are there, a team of {threads} needs {threads - 1}"
         raise LaunchFault(f"{words} [rule threads]")
+
+
+def launch_threads() -> frozenset[int]:
+    """Numbers of the threads that launches have started and that are still there."""
+    return frozenset(int(task.parent.name) for task in _TASKS.glob("*/comm") if _name_of(task) == _NAME)
 
 
 @contextlib.contextmanager

@@ -66,7 +66,7 @@ def test_judge_one_non_finite_element_named(spoilt):
 
 def test_judge_pooled_seeds_reach_the_smaller_factor(monkeypatch):
     """One draw of (16, 64) has fewer than 4096 elements, five have more: 2.3 e0 passes the former only."""
-    monkeypatch.setattr(gate, "_line_fault", lambda errors, truth: None)
+    monkeypatch.setattr(gate, "_line_fault", lambda errors, truth, guards: None)
     builder, product = linear(k=1024, bias=False)
     bench = bench_of(builder.done(product))
     truths = [bench.truths((16,), BY_NAME["unit"], n, bench.draw((16,), BY_NAME["unit"], n))[0] for n in range(5)]

@@ -131,7 +131,7 @@ def test_verify_zeros_in_small_rows_only_row_rule_catches(monkeypatch):
     verdict = checked(task, changed(task, spoil), classes=["scaled"], bench=bench)
     assert verdict.status is Status.INACCURATE
     assert "row" in verdict.evidence
-    monkeypatch.setattr(gate, "_line_fault", lambda errors, truth: None)
+    monkeypatch.setattr(gate, "_line_fault", lambda errors, truth, guards: None)
     assert checked(task, changed(task, spoil), classes=["scaled"], bench=bench).passed
 
 
@@ -150,7 +150,7 @@ def test_verify_one_large_error_only_maximum_catches(monkeypatch):
     verdict = checked(task, changed(task, spoil), rows=512, classes=["unit"], bench=bench)
     assert verdict.status is Status.INACCURATE
     assert "maximum" in verdict.evidence
-    monkeypatch.setattr(gate, "_beyond_rounding", lambda value, truth, name: 0.0)
+    monkeypatch.setattr(gate, "_beyond_rounding", lambda value, truth, name, guards: 0.0)
     assert checked(task, changed(task, spoil), rows=512, classes=["unit"], bench=bench).passed
 
 
