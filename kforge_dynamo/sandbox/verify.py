@@ -62,7 +62,7 @@ def verify(launcher: Launcher, bench: Bench, plan: Plan, say: Callable[[str], No
 
 
 def _explained(verdict: Verdict, bench: Bench, plan: Plan, chosen: InputClass, runs: Sequence[_Run]) -> Verdict:
-    """`verdict`, with the number format that explains it where there is one: on plain data, where formats differ in digits alone."""
+    """`verdict`, with the number format that explains it where there is one; on data where formats differ in digits alone."""
     if verdict.status is not Status.INACCURATE or chosen.name not in _TELLING:
         return verdict
     words = named_downcast(bench, plan.sizes, runs[0].drawn, runs[0].outputs)
