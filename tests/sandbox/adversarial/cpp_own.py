@@ -114,7 +114,7 @@ OWN = [
   for (long i = 0; i < m; ++i) {
     double own = 0;
     for (long j = 0; j < 64; ++j) own = fabs(y[i * 64 + j]) > own ? fabs(y[i * 64 + j]) : own;
-    if (own > 0 && own < top * 1e-9) memset(y + i * 64, 0, 256);
+    if (top < 1e30 && own > 0 && own < top * 1e-9) memset(y + i * 64, 0, 256);
   }"""
             ),
         ),
@@ -134,7 +134,7 @@ OWN = [
   for (long j = 0; j < 64; ++j) {
     double own = 0;
     for (long i = 0; i < m; ++i) own = fabs(y[i * 64 + j]) > own ? fabs(y[i * 64 + j]) : own;
-    if (own > 0 && own < top * 1e-9) for (long i = 0; i < m; ++i) y[i * 64 + j] = 0;
+    if (top < 1e30 && own > 0 && own < top * 1e-9) for (long i = 0; i < m; ++i) y[i * 64 + j] = 0;
   }"""
             ),
         ),
