@@ -25,6 +25,7 @@ from kforge_dynamo.sandbox.profile import ncu, nsys, perf
 from kforge_dynamo.sandbox.profile.instruments import BY_NAME
 
 _CALLS = {"ncu": 1, "nsys": 20, "perf": 200}
+_WATCHED_S, _FEWEST = 2.0, 3
 _SHOWN_LINES = 4
 
 
@@ -43,13 +44,22 @@ def complete(trial: Trial, request: Request, place: Place, timeout_s: float) -> 
     wanted = [name for name in request.profile if name in BY_NAME and not BY_NAME[name].inside]
     if trial.profile is None or not wanted:
         return trial
-    taken = tuple(capture(name, request, place, timeout_s) for name in wanted)
+    taken = tuple(capture(name, request, place, timeout_s, calls=_calls(name, trial)) for name in wanted)
     return replace(trial, profile=replace(trial.profile, captures=trial.profile.captures + taken))
 
 
-def capture(name: str, request: Request, place: Place, timeout_s: float, keep: Path | None = None) -> Capture:
+def _calls(name: str, trial: Trial) -> int:
+    """How often the candidate runs: as the instrument likes it, but at most about two seconds of a slow one."""
+    slowest_us = max((item.candidate.median_us for item in trial.timings), default=1.0)
+    return min(_CALLS[name], max(_FEWEST, int(_WATCHED_S * 1e6 / slowest_us)))
+
+
+def capture(
+    name: str, request: Request, place: Place, timeout_s: float, keep: Path | None = None, calls: int | None = None
+) -> Capture:
     """What one instrument sees of the candidate; why it saw nothing is in the notes. What the tool left is copied into the
     folder `keep`, as `NAME.txt` and, of nsys, `nsys.sqlite`."""
+    calls = calls or _CALLS[name]
     instrument = BY_NAME[name]
     missing = instrument.missing(request.target)
     program = shutil.which(instrument.program or "")
@@ -60,33 +70,34 @@ def capture(name: str, request: Request, place: Place, timeout_s: float, keep: P
         (home / "request.json").write_text(to_text(request))
         driver = [sys.executable, "-m", "kforge_dynamo.sandbox.profile.driver", "--request", str(home / "request.json")]
         driver += ["--languages", place.languages, "--device", place.device, "--threads", str(place.threads)]
-        driver += ["--calls", str(_CALLS[name])]
+        driver += ["--calls", str(calls)]
         if name == "ncu":
-            method = f"ncu --csv --page raw, sections {', '.join(ncu.SECTIONS)}, {_CALLS[name]} call, caches as ncu leaves them"
+            method = f"ncu, sections {', '.join(ncu.SECTIONS)}, {calls} call, caches flushed before each pass (ncu's default)"
             code, printed = _run([*ncu.command(program), *driver], place, timeout_s)
             _keep(keep, name, printed)
             return _explained(ncu.parse(printed, method), code, printed)
         if name == "nsys":
             code, printed = _run([*nsys.command(program, home / "report"), *driver], place, timeout_s)
             _keep(keep, name, printed, home / "report.sqlite")
-            found = nsys.parse(home / "report.sqlite", f"nsys profile, {_CALLS[name]} calls", _CALLS[name])
+            found = nsys.parse(home / "report.sqlite", f"nsys profile, {calls} calls", calls)
             return _explained(found, code, printed)
-        return _perf(program, driver, home, place, timeout_s, keep)
+        return _perf([program, *driver], calls, home, place, timeout_s, keep)
 
 
-def _perf(program: str, driver: list[str], home: Path, place: Place, timeout_s: float, keep: Path | None) -> Capture:
+def _perf(words: list[str], calls: int, home: Path, place: Place, timeout_s: float, keep: Path | None) -> Capture:
+    """`words` are perf's path and the driver's command."""
     to_perf, to_driver = os.pipe(), os.pipe()  # each (read, write): the driver writes to the first and reads the second
     ends = (*to_perf, *to_driver)
     try:
-        watched = [*driver, "--control", str(to_perf[1]), str(to_driver[0])]
-        command = perf.command(program, home / "perf.txt", (to_perf[0], to_driver[1]))
+        watched = [*words[1:], "--control", str(to_perf[1]), str(to_driver[0])]
+        command = perf.command(words[0], home / "perf.txt", (to_perf[0], to_driver[1]))
         code, printed = _run([*command, *watched], place, timeout_s, ends)
     finally:
         for end in ends:
             os.close(end)
     text = (home / "perf.txt").read_text(errors="replace") if (home / "perf.txt").exists() else printed
     _keep(keep, "perf", text)
-    return _explained(perf.parse(text, f"perf stat, {_CALLS['perf']} calls", _CALLS["perf"]), code, printed)
+    return _explained(perf.parse(text, f"perf stat, {calls} calls", calls), code, printed)
 
 
 def _keep(folder: Path | None, name: str, text: str, database: Path | None = None) -> None:

@@ -80,7 +80,7 @@ def command(ncu: str) -> list[str]:
     """The words before the program: only what runs between cudaProfilerStart and Stop, clocks as they are (they are locked to
     the base clock otherwise), units unscaled, the report as CSV on stdout."""
     words = [ncu, "--csv", "--page", "raw", "--print-units", "base", "--target-processes", "all", "--profile-from-start", "off"]
-    words += ["--clock-control", "none", "--kill", "off"]
+    words += ["--clock-control", "none"]
     for section in SECTIONS:
         words += ["--section", section]
     return words

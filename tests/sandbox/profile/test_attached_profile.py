@@ -16,7 +16,7 @@ from sandbox_tasks import CPU, HIGHEST, gelu
 from kforge_dynamo.languages.cpp import LANGUAGE as CPP
 from kforge_dynamo.records.candidate import Candidate, Launch, LaunchPlan
 from kforge_dynamo.records.outcome import Measurement, Status, Timings, Trial, Verdict
-from kforge_dynamo.records.profile import Profile
+from kforge_dynamo.records.profile import Capture, Profile
 from kforge_dynamo.records.request import Request
 from kforge_dynamo.records.target import Peak
 from kforge_dynamo.records.task import point
@@ -180,6 +180,16 @@ def test_driver_runs_one_candidate_between_two_switches(tmp_path, monkeypatch):
     trial = complete(passed(tmp_path), request(tmp_path, HONEST, ("torch", "perf", "weather")), place(), 120.0)
     (found,) = trial.profile.captures
     assert [(item.name, item.value) for item in found.metrics] == [("enable-disable", 2 / 200)], found
+
+
+@pytest.mark.parametrize(("median_us", "calls"), [(5.0, 200), (100_000.0, 20), (9_000_000.0, 3), (None, 200)])
+def test_slow_candidates_are_watched_for_fewer_calls(tmp_path, monkeypatch, median_us, calls):
+    asked = []
+    monkeypatch.setattr(external, "capture", lambda name, *_, calls: asked.append(calls) or Capture(name, "a test"))
+    taken = Measurement((median_us or 1.0,), "wall")
+    timings = (Timings("wall", "default", taken, taken, None),) if median_us is not None else ()
+    complete(replace(passed(tmp_path), timings=timings), request(tmp_path, HONEST, ("perf",)), place(), 1.0)
+    assert asked == [calls]
 
 
 def test_tool_that_fails_or_hangs_is_a_note(tmp_path, monkeypatch):
