@@ -35,12 +35,14 @@ _LINEAR = ("add", "sub", "mul", "div", "neg", "reshape")
 @dataclass(frozen=True, slots=True)
 class Folded:
     """`task` has the original's inputs but for `rhs`, which has `groups` columns: column `g` is the sum, or with `mean` the mean,
-    of the original's columns `g * width` to `(g + 1) * width`, stored along K. Its outputs are the original's and, last, the
-    reduced value `(M, groups)`, which tells the rows that the original has to compute.
+    of the original's columns `g * width` to `(g + 1) * width`, stored along K; and for `vectors`, of one number a column,
+    which are reduced in the same way to one number a group. Its outputs are the original's and, last, the reduced value
+    `(M, groups)`, which tells the rows that the original has to compute.
     """
 
     task: Task
     rhs: int
+    vectors: tuple[int, ...]
     groups: int
     width: int
     mean: bool
@@ -112,6 +114,7 @@ class _Rewrite:
     last: int
     nodes: list[Node] = field(default_factory=list)
     names: dict[int, int] = field(default_factory=dict)
+    vectors: dict[int, ValueSpec] = field(default_factory=dict)
 
     @property
     def reduction(self) -> Node:
@@ -157,10 +160,13 @@ class _Rewrite:
         if depth == 1 and groups > 1:
             strides = (0, 0, 1)
         derived = InputSpec(ValueSpec("float32", item.value.rows, (depth, groups)), strides, item.role)
-        inputs = (*self.task.inputs[:rhs], derived, *self.task.inputs[rhs + 1 :])
+        changed = {rhs: derived}
+        for number, spec in self.vectors.items():
+            changed[number] = InputSpec(spec, _row_major(spec), self.task.inputs[number].role)
+        inputs = tuple(changed.get(number, other) for number, other in enumerate(self.task.inputs))
         outputs = (*(self.names[number] for number in self.task.outputs), reduced)
         task = Task(self.task.row_axes, self.task.col_axes, inputs, tuple(self.nodes), outputs)
-        return Folded(task, rhs, groups, width, self.reduction.op == "mean")
+        return Folded(task, rhs, tuple(sorted(self.vectors)), groups, width, self.reduction.op == "mean")
 
     def _reduced(self, groups: int) -> int:
         """The new form of the reduction: the product with the reduced operand, and what the chain does to it."""
@@ -222,6 +228,10 @@ class _Rewrite:
         total = self.reduction.op == "sum"
         if isinstance(operand, Const):
             return Const(float(operand.value) * prod(self.before[axis] for axis in self.axes)) if total else operand
+        if self._is_vector(operand):
+            out = self.reduction.out
+            self.vectors[operand] = replace(self.task.inputs[operand].value, cols=out.cols)
+            return operand
         number = self._seen(self.names[operand], split)
         spec = self._spec(number)
         if spec.dtype != "float32":
@@ -232,6 +242,14 @@ class _Rewrite:
             cols = tuple(1 if axis in full else extent for axis, extent in enumerate(spec.cols))
             number = self._add(Node(self.reduction.op, (number,), (("axes", full),), replace(spec, cols=cols)))
         return self._pointwise("mul", (number, Const(float(repeats)))) if total and repeats > 1 else number
+
+    def _is_vector(self, operand: int) -> bool:
+        """An fp32 input of one number a column, for this one addition alone: it can be reduced before the call's work."""
+        if operand >= len(self.task.inputs) or operand in self.task.outputs or operand in self.vectors:
+            return False
+        spec = self.task.inputs[operand].value
+        uses = sum(node.args.count(operand) for node in self.task.nodes)
+        return uses == 1 and spec.dtype == "float32" and not spec.varies_by_row and spec.cols == (prod(self.before),)
 
     def _pointwise(self, op: str, args: tuple[Operand, ...]) -> int:
         specs = [self._spec(arg) for arg in args if not isinstance(arg, Const)]
@@ -245,11 +263,21 @@ class _Rewrite:
 
     def _spec(self, number: int) -> ValueSpec:
         count = len(self.task.inputs)
-        return self.task.inputs[number].value if number < count else self.nodes[number - count].out
+        if number >= count:
+            return self.nodes[number - count].out
+        return self.vectors.get(number, self.task.inputs[number].value)
 
     def _add(self, node: Node) -> int:
         self.nodes.append(node)
         return len(self.task.inputs) + len(self.nodes) - 1
+
+
+def _row_major(spec: ValueSpec) -> tuple[Stride, ...]:
+    """Stride classes of a dense tensor without rows."""
+    strides: list[Stride] = []
+    for extent in reversed(spec.shape):
+        strides.insert(0, 0 if extent == 1 else "dense" if any(strides) else 1)
+    return tuple(strides)
 
 
 def _joined(extents: tuple[Extent, ...]) -> Extent:

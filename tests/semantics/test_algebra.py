@@ -27,9 +27,12 @@ def inputs_of(task: Task, seed: int = 0) -> list[torch.Tensor]:
 
 def reduced(folded: Folded, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     """The inputs of the folded task."""
-    weight = inputs[folded.rhs].double().unflatten(-1, (folded.groups, folded.width))
-    summed = weight.mean(-1) if folded.mean else weight.sum(-1)
-    return [summed if index == folded.rhs else value for index, value in enumerate(inputs)]
+    found = list(inputs)
+    for number in (folded.rhs, *folded.vectors):
+        wide = inputs[number].double().unflatten(-1, (folded.groups, folded.width))
+        summed = wide.mean(-1) if folded.mean else wide.sum(-1)
+        found[number] = summed.view(tuple(map(int, folded.task.inputs[number].value.shape)))
+    return found
 
 
 def agree(task: Task, seed: int = 0) -> Folded:
@@ -51,6 +54,7 @@ def test_sum_or_mean_of_a_linear_layer_folds(op, alpha, beta):
     x = b.linear(K, N, alpha=alpha, beta=beta)
     folded = agree(b.task(b.op("tanh", b.reduce(op, x, (0,)))))
     assert (folded.groups, folded.width, folded.mean) == (1, N, op == "mean")
+    assert folded.vectors == (() if beta == 0.0 else (2,))
 
 
 @pytest.mark.parametrize("op", ["sum", "mean"])

@@ -9,7 +9,7 @@ from kforge_dynamo.codegen.cpp.schedule import Schedule
 from kforge_dynamo.codegen.cpp.source import PARAMETERS, Part, Written, arguments, doors, lanes_of, opening, part, write
 from kforge_dynamo.records.candidate import Buffer, Launch, LaunchPlan
 from kforge_dynamo.records.target import Target
-from kforge_dynamo.records.task import Task
+from kforge_dynamo.records.task import InputSpec, Task
 from kforge_dynamo.semantics.algebra import Folded, fold
 from kforge_dynamo.semantics.cost import ITEM_BYTES
 
@@ -42,7 +42,11 @@ def _named(prefix: str, buffers: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
 def _together(task: Task, folded: Folded, small: Part, whole: Part, target: Target) -> Written:
     (axis,) = task.row_axes
     depth = folded.task.inputs[folded.rhs].value.cols[0]
-    own = (Buffer("reduced", "float32", f"{depth} * {folded.groups}"), Buffer("told", "float32", f"{axis} * {folded.groups}"))
+    own = (
+        Buffer("reduced", "float32", f"{depth} * {folded.groups}"),
+        Buffer("told", "float32", f"{axis} * {folded.groups}"),
+        *(Buffer(f"vector{number}", "float32", str(folded.groups)) for number in folded.vectors),
+    )
     buffers = (*own, *_named("small", small.buffers), *_named("whole", whole.buffers))
     body = "\n".join(
         [
@@ -50,8 +54,8 @@ def _together(task: Task, folded: Folded, small: Part, whole: Part, target: Targ
             "namespace whole {", whole.body, "}",
             f"static void entry{PARAMETERS} {{",
             *_reduce(task, folded),
-            *_multiply(task, folded),
-            *_again(task, folded, len(small.buffers)),
+            *_multiply(task, folded, len(own)),
+            *_again(task, folded, len(own) + len(small.buffers)),
             "}\n",
         ]
     )  # fmt: skip
@@ -65,29 +69,50 @@ def _stride_at(task: Task, index: int) -> int:
     return sum(len(item.strides) for item in task.inputs[:index])
 
 
+def _places(folded: Folded) -> dict[int, int]:
+    """The buffer of each reduced input."""
+    return {folded.rhs: 0, **{number: 2 + place for place, number in enumerate(folded.vectors)}}
+
+
 def _reduce(task: Task, folded: Folded) -> list[str]:
-    at = _stride_at(task, folded.rhs) + 1
     depth = folded.task.inputs[folded.rhs].value.cols[0]
     scale = f"1.0 / {folded.width}" if folded.mean else "1.0"
-    source = f"(const float*)inputs[{folded.rhs}], strides[{at}], strides[{at + 1}]"
+    lines = []
+    for number, place in _places(folded).items():
+        at, source = _stride_at(task, number) + 1, f"(const float*)inputs[{number}]"
+        k, steps = (depth, f"strides[{at}], strides[{at + 1}]") if number == folded.rhs else (1, f"1, strides[{at}]")
+        what = f"(float*)buffers[{place}], {source}, {steps}, {k}, {folded.groups}, {folded.width}, {scale}, nullptr"
+        lines.append(f"fold_columns({{{what}}}, threads);")
+    return lines
+
+
+def _multiply(task: Task, folded: Folded, own: int) -> list[str]:
+    """The small product; its inputs' strides are the call's but for those that were reduced."""
+    places = _places(folded)
+    inputs = [f"buffers[{places[i]}]" if i in places else f"inputs[{i}]" for i in range(len(task.inputs))]
+    outputs = [*(f"outputs[{i}]" for i in range(len(task.outputs))), "buffers[1]"]
+    steps: list[str] = []
+    for index, item in enumerate(task.inputs):
+        if index in places:
+            steps += _dense(folded.task.inputs[index])
+        else:
+            steps += [f"strides[{_stride_at(task, index) + d}]" for d in range(len(item.strides))]
     return [
-        f"fold_columns({{(float*)buffers[0], {source}, {depth}, {folded.groups}, {folded.width}, {scale}, nullptr}}, threads);"
+        f"void* const reads[] = {{{', '.join(inputs)}}};",
+        f"void* const writes[] = {{{', '.join(outputs)}}};",
+        f"const int64_t steps[] = {{{', '.join(steps)}}};",
+        f"small::entry(reads, writes, buffers + {own}, sizes, steps, threads);",
     ]
 
 
-def _multiply(task: Task, folded: Folded) -> list[str]:
-    at = _stride_at(task, folded.rhs) + 1
-    depth = folded.task.inputs[folded.rhs].value.cols[0]
-    inputs = ", ".join("buffers[0]" if i == folded.rhs else f"inputs[{i}]" for i in range(len(task.inputs)))
-    outputs = ", ".join([*(f"outputs[{i}]" for i in range(len(task.outputs))), "buffers[1]"])
-    total = sum(len(item.strides) for item in task.inputs)
-    return [
-        f"void* const reads[] = {{{inputs}}};",
-        f"void* const writes[] = {{{outputs}}};",
-        f"int64_t steps[{total}];",
-        f"memcpy(steps, strides, sizeof steps); steps[{at}] = 1; steps[{at + 1}] = {depth};",
-        "small::entry(reads, writes, buffers + 2, sizes, steps, threads);",
-    ]
+def _dense(item: InputSpec) -> list[str]:
+    """Strides of a reduced input, which is dense from the dimension of stride 1 outwards."""
+    extents = [int(extent) for extent in item.value.shape]
+    order = sorted((d for d, kind in enumerate(item.strides) if kind != 0), key=lambda d: (item.strides[d] != 1, -d))
+    steps, total = [0] * len(extents), 1
+    for d in order:
+        steps[d], total = total, total * extents[d]
+    return [str(step) for step in steps]
 
 
 def _again(task: Task, folded: Folded, skipped: int) -> list[str]:
@@ -110,4 +135,4 @@ def _again(task: Task, folded: Folded, skipped: int) -> list[str]:
             size *= int(extent)
         outputs.append(f"(char*)outputs[{place}] + lost.first * {size}")
     lines += [f"void* const again[] = {{{', '.join(inputs)}}};", f"void* const places[] = {{{', '.join(outputs)}}};"]
-    return [*lines, f"whole::entry(again, places, buffers + {2 + skipped}, rows, strides, threads);"]
+    return [*lines, f"whole::entry(again, places, buffers + {skipped}, rows, strides, threads);"]

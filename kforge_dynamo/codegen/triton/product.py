@@ -36,9 +36,12 @@ _EXACT_CHUNK = 8
 
 
 class ProductKernel:
-    """Writes the kernel for one task and schedule; `exact` makes it the second launch of a split scheme."""
+    """Writes the kernel for one task and schedule; `exact` makes it the second launch of a split scheme, which computes the tiles
+    that the first noted, or with `lost` those with a row that the buffer of this name marks."""
 
-    def __init__(self, task: Task, product: Product, schedule: Schedule, stages: Stages, units: int, exact: bool = False) -> None:
+    def __init__(self, task: Task, product: Product, schedule: Schedule, stages: Stages, units: int, exact: bool = False,
+                 lost: bool = False) -> None:  # fmt: skip
+        self.lost = lost
         self.task, self.product, self.schedule, self.stages = task, product, schedule, stages
         self.units, self.exact = units, exact
         self.signature = Signature()
@@ -53,7 +56,9 @@ class ProductKernel:
         ending = Epilogue(self.task, self.product, self.schedule, self.stages, self.signature, by_pointer=self.exact)
         ending_lines = ending.lines(self._rows, self._note())
         self.buffers += ending.buffers
-        body = [*start, *self._indented([*place, *loop, *ending_lines], 2 if self.walks or self.exact else 1)]
+        start += self._indented(place, 2 if self.walks or (self.exact and not self.lost) else 1)
+        start += self._indented(self._lost_lines(), 1) if self.lost else []
+        body = [*start, *self._indented([*loop, *ending_lines], 2 if self.walks or self.exact else 1)]
         constants = self._constants()
         names = [*self.signature.parameters, *[f"{name}: tl.constexpr" for name, _ in constants]]
         name = "tiled_product_exact" if self.exact else "tiled_product"
@@ -109,9 +114,17 @@ class ProductKernel:
             lines.append(f"for work in tl.range(tl.program_id(0), {work}, PROGRAMS, {flags}):")
         else:
             lines.append("work = tl.program_id(0)")
-        if self.exact:
+        if self.exact and not self.lost:
             lines.append(f"if tl.load({self._flag()}) != 0:")
         return self._indented(lines, 1)
+
+    def _lost_lines(self) -> list[str]:
+        """Whether the tile has a row that is to be done again."""
+        return [
+            "lost_row = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)",
+            f"lost_rows = tl.load({self.signature.buffer('lost')} + lost_row, mask=lost_row < {self._rows}, other=0)",
+            "if tl.max(lost_rows, axis=0) != 0:",
+        ]
 
     def _flag(self) -> str:
         """Where the tile's note lies."""

@@ -41,8 +41,11 @@ def power_above(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def row_kernels(task: Task, product: Product | None, schedule: Schedule, stages: Stages) -> list[Kernel]:
-    """The launches that write the row outputs; none where there are none. Raises: Unsupported."""
+def row_kernels(task: Task, product: Product | None, schedule: Schedule, stages: Stages, lost: bool = False) -> list[Kernel]:
+    """The launches that write the row outputs, with `lost` of the rows that this buffer marks; none where there are none.
+
+    Raises: Unsupported.
+    """
     if not stages.row_outputs:
         return []
     roots = components(task)
@@ -54,7 +57,7 @@ def row_kernels(task: Task, product: Product | None, schedule: Schedule, stages:
             by_root.setdefault(roots.get(task.outputs[position]), []).append(position)
         groups = [tuple(group) for group in by_root.values()]
     return [
-        RowKernel(task, product, schedule, stages, scalars, group).kernel(f"rows{index or ''}")
+        RowKernel(task, product, schedule, stages, scalars, group).kernel(f"rows{index or ''}", lost)
         for index, group in enumerate(groups)
     ]
 
@@ -118,7 +121,7 @@ class RowKernel:
         )
         leaves_of(task, product, stages, schedule, self.composer)
 
-    def kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str, lost: bool = False) -> Kernel:
         """The kernel under this name. Raises: Unsupported."""
         self.composer.enter(row_place(self.rank, self.row_block))
         self._states()
@@ -126,7 +129,11 @@ class RowKernel:
         self._write()
         rows = self.signature.size(times(self.task.row_axes))
         start = f"row = {shaped(f'(tl.program_id(0) * {self.row_block} + tl.arange(0, {self.row_block}))', 0, self.rank)}"
-        lines = [start, f"row_ok = row < {rows}", *self.head]
+        lines = [start, f"row_ok = row < {rows}"]
+        lines += (
+            [f"row_ok = row_ok & (tl.load({self.signature.buffer('lost')} + row, mask=row_ok, other=0) != 0)"] if lost else []
+        )
+        lines += self.head
         body = [*["    " + line for line in lines], *self.text.lines]
         source = f"@triton.jit\ndef {name}({', '.join(self.signature.parameters)}):\n" + "\n".join(body) + "\n"
         grid = (f"cdiv({times(self.task.row_axes)}, {self.row_block})", str(self._programs()))

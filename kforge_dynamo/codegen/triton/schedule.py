@@ -27,6 +27,9 @@ class Schedule:
     in registers. `together`: the products of parts come from one load of each block of K instead of one pass over K each.
     `promote`: the accumulator is added to a second one each so much of K (0: never), by a condition inside the loop over
     K or, with `drain`, between loops, whose loads in flight end with them.
+
+    `fold`: a reduction over the product's columns is done to the right operand instead, by launches ahead of a small
+    product that all the rest describes.
     """
 
     scheme: str
@@ -48,6 +51,7 @@ class Schedule:
     together: bool = field(default=False, metadata=LATER)
     promote: int = field(default=0, metadata=LATER)
     drain: bool = field(default=False, metadata=LATER)
+    fold: bool = field(default=False, metadata=LATER)
 
     @property
     def cut_n(self) -> int:

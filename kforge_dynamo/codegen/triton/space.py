@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
@@ -18,12 +18,13 @@ from kforge_dynamo.codegen.triton.tiles import Product, product_of
 from kforge_dynamo.records.candidate import Candidate, LaunchPlan
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Task, ValueSpec
+from kforge_dynamo.semantics.algebra import fold
 
 _REPEAT = 1.05
 """Factor on the model's time for each schedule of the same tile before it, so that the first few differ in tiles as well."""
 _INSURED = 5
 """The latest place of the best schedule without descriptors."""
-_MOST, _MOST_EMITTED = 64, 90
+_MOST, _MOST_EMITTED, _FOLDED = 64, 90, 12
 
 
 def schemes(task: Task, product: Product | None, target: Target, numerics: Numerics) -> tuple[str, ...]:
@@ -68,23 +69,49 @@ def _ranked(task: Task, sizes: tuple[int, ...], target: Target, numerics: Numeri
     if product is None:
         return (Schedule("ieee", 16, 16, 16, 1, 4, 1),)
     named = dict(zip(task.axes, sizes, strict=True))
-    known = {
-        schedule: estimate_us(task, product, schedule, named, target)
-        for schedule in choices(task, product, named, target, schemes(task, product, target, numerics))
-    }
-    timed = list(islice((s for s in sorted(known, key=known.__getitem__) if _emits(task, s, target)), _MOST_EMITTED))
+    names = schemes(task, product, target, numerics)
+    folded = _ordered(task, product, _folded(task, named, target, names), named, target)[:_FOLDED]
+    ordered = _ordered(task, product, choices(task, product, named, target, names), named, target)
+    if folded and ordered:
+        first = estimate_us(task, product, folded[0], named, target) <= estimate_us(task, product, ordered[0], named, target)
+        # the two forms stand on different parts of the model: both are tried early
+        ordered = [*folded[:3], *ordered[:3], *folded[3:], *ordered[3:]] if first else [*ordered[:3], *folded, *ordered[3:]]
+    plain = next((schedule for schedule in ordered if not schedule.descriptors), None)
+    if plain is not None and ordered.index(plain) > _INSURED:  # a driver that refuses descriptors must not cost the search
+        ordered.remove(plain)
+        ordered.insert(_INSURED, plain)
+    return tuple(ordered[:_MOST])
+
+
+def _ordered(
+    task: Task, product: Product, schedules: Iterable[Schedule], sizes: Mapping[str, int], target: Target
+) -> list[Schedule]:
+    """Those that emit and differ, by the model's time, the first of a tile before its variants."""
+    known = {schedule: estimate_us(task, product, schedule, sizes, target) for schedule in schedules}
+    timed = islice((s for s in sorted(known, key=known.__getitem__) if _emits(task, s, target)), _MOST_EMITTED)
     seen: dict[tuple[str, str, int, int], int] = {}
     ranked = []
     for schedule in timed:
         tile = (schedule.scheme, schedule.copies, schedule.block_m, schedule.block_n)
         seen[tile] = seen.get(tile, -1) + 1
         ranked.append((known[schedule] * _REPEAT ** seen[tile], schedule))
-    ordered = _different(task, target, [schedule for _, schedule in sorted(ranked, key=lambda item: item[0])])
-    plain = next((schedule for schedule in ordered if not schedule.descriptors), None)
-    if plain is not None and ordered.index(plain) > _INSURED:  # a driver that refuses descriptors must not cost the search
-        ordered.remove(plain)
-        ordered.insert(_INSURED, plain)
-    return tuple(ordered[:_MOST])
+    return _different(task, target, [schedule for _, schedule in sorted(ranked, key=lambda item: item[0])])
+
+
+def _folded(task: Task, sizes: Mapping[str, int], target: Target, names: Sequence[str]) -> list[Schedule]:
+    """Schedules of the small product, where the reduction over the product's columns moves into the right operand."""
+    found = fold(task)
+    product = None if found is None else product_of(found.task)
+    if found is None or product is None:
+        return []
+    return [replace(schedule, fold=True) for schedule in choices(found.task, product, sizes, target, names)]
+
+
+def _subject(task: Task, product: Product, schedule: Schedule) -> tuple[Task, Product]:
+    """The task and product that a schedule describes: the small one where it folds."""
+    found = fold(task) if schedule.fold else None
+    small = None if found is None else product_of(found.task)
+    return (task, product) if found is None or small is None else (found.task, small)
 
 
 def neighbours(schedule: Schedule, task: Task, sizes: Sequence[int], target: Target, numerics: Numerics) -> list[Schedule]:
@@ -105,7 +132,7 @@ def neighbours(schedule: Schedule, task: Task, sizes: Sequence[int], target: Tar
     changes += [{"drain": not schedule.drain}, {"together": not schedule.together}]
     changes += [{"reduce": "rows" if schedule.reduce == "partials" else "partials"}, {"specialize": not schedule.specialize}]
     found = {replace(schedule, **change) for change in changes} - {schedule}  # type: ignore[arg-type]
-    kept = [other for other in found if sensible(task, product, other, target) and _emits(task, other, target)]
+    kept = [item for item in found if sensible(*_subject(task, product, item), item, target) and _emits(task, item, target)]
     return sorted(kept, key=lambda other: (estimate_us(task, product, other, named, target), repr(other)))
 
 
@@ -117,19 +144,20 @@ def gain_us(task: Task, sizes: Sequence[int], target: Target) -> float:
     named = dict(zip(task.axes, sizes, strict=True))
     single = task.value(product.lhs).dtype == "float32"
     promise = Numerics("highest", fp16_reduced=False, bf16_reduced=False, deterministic=False)
-    best = min(
-        (
-            estimate_us(task, product, schedule, named, target)
-            for schedule in choices(task, product, named, target, schemes(task, product, target, promise))
-        ),
-        default=math.inf,
-    )
+    names = schemes(task, product, target, promise)
+    known = (*_folded(task, named, target, names), *choices(task, product, named, target, names))
+    best = min((estimate_us(task, product, schedule, named, target) for schedule in known), default=math.inf)
     return max(0.0, library_us(task, product, "ieee" if single else "native", named, target) - best)
 
 
 def estimate_us(task: Task, product: Product, schedule: Schedule, sizes: Mapping[str, int], target: Target) -> float:
     """The model's time of all launches."""
-    total = product_us(task, product, schedule, sizes, target)
+    extra = 0.0
+    if schedule.fold:
+        # reading the operand, and launches that add, mark, and find no rows to do again
+        extra = traffic_us([task.value(product.rhs)], sizes, target) + 4 * LAUNCH_US
+        task, product = _subject(task, product, schedule)
+    total = extra + product_us(task, product, schedule, sizes, target)
     stages = divided(task, product, schedule)
     if stages is None:
         return math.inf
