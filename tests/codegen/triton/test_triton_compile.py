@@ -62,6 +62,15 @@ def test_kernels_compile_for_hopper_and_fit_its_shared_memory(tmp_path, name):
     assert instruction in made[0]["text"]
 
 
+@pytest.mark.parametrize("target", [("cuda", 90, 32), ("hip", "gfx942", 64)])
+def test_launches_that_reduce_the_weight_first_compile(tmp_path, target):
+    builder = Builder()
+    task = builder.task(builder.reduce("sum", builder.linear(1024, 512), (0,)))
+    made = compiled(tmp_path, task, Schedule("ieee", 16, 32, 64, 8, 2, 3, fold=True), target)
+    assert [kernel["name"] for kernel in made][:2] == ["reduce1", "add_right"]
+    assert all(not kernel.get("spills") for kernel in made) and all(kernel["shared"] <= 65536 for kernel in made)
+
+
 def test_kernels_compile_for_an_amd_gpu_with_its_matrix_cores(tmp_path):
     task, _ = named_tasks()["statistics"]
     made = compiled(tmp_path, task, Schedule("ieee", 64, 64, 32, 8, 4, 2), ("hip", "gfx942", 64))

@@ -45,7 +45,8 @@ for kernel in request["kernels"]:
     print(json.dumps(found))
 """
 HOPPER = Target("cuda", "nvidia", "NVIDIA H200", "sm_90", 132, 232448, None, ("tma", "tf32", "bf16_dot", "fp16_dot"), ())
-POINTERS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int64": "i64", "int32": "i32", "bool": "i1"}
+POINTERS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int64": "i64", "int32": "i32", "bool": "i1",
+            "float64": "fp64"}  # fmt: skip
 
 
 def kernels(task: Task, schedule: Schedule, sizes: tuple[int, ...]) -> tuple[str, list[dict]]:
