@@ -154,11 +154,10 @@ class CppLanguage:
         return cpp_facts.facts(artifact)
 
     def remarks(self, candidate: Candidate, target: Target, launcher: Launcher, folder: Path) -> Capture:
-        """See `languages.base.Describing`: the loops that g++ left scalar, with its reasons."""
+        """See `languages.base.Describing`: the loops left scalar, with the compiler's reasons."""
         del launcher
-        if "clang" in self._version:
-            return Capture("compiler", self._version, notes=("clang is not asked for its reasons; g++ is, see KFORGE_CXX",))
-        return cpp_facts.remarks(self._found(), self._flags(target), candidate.source, folder)
+        clang = "clang" in self._version
+        return cpp_facts.remarks(self._found(), self._flags(target), candidate.source, folder, clang=clang)
 
     def _found(self) -> str:
         if self.compiler is None:

@@ -1,4 +1,4 @@
-"""What g++ and the machine code say of a C++ kernel: the hottest loops always, the loops left scalar when asked."""
+"""What a compiler and its machine code say of a C++ kernel: the hottest loops always, the loops left scalar when asked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ _ALREADY = re.compile(
     r"__m(128|256|512)|__builtin_ia32|loop nest containing|__builtin_prefetch|Bad inner loop|multiple nested loops"
 )
 _MOST_LOOPS = 8
-_METHOD = "g++ -fopt-info-vec-missed"
+_GCC = ("-fopt-info-vec-missed",)
+_CLANG = ("-Rpass-missed=loop-vectorize", "-Rpass-analysis=loop-vectorize")
+_REMARK = re.compile(r"^(?P<file>[^:]+):(?P<line>\d+):\d+: remark: loop not vectorized(?:: (?P<words>[^\[]*))?")
+_NO_CHANCE = re.compile(r"instruction return type cannot be vectorized|loop control flow is not understood")
+"""What clang says of loops over vectors and of loops over loops."""
 _MOST_WORDS = 120
 
 
@@ -46,7 +50,6 @@ def scalar_loops(text: str, source: str, file: str) -> tuple[str, ...]:
 
     Left out are loops over loops, and loops that intrinsics have vectorised already.
     """
-    lines = source.splitlines()
     found: dict[int, str] = {}
     pending: int | None = None
     for line in text.splitlines():
@@ -59,6 +62,28 @@ def scalar_loops(text: str, source: str, file: str) -> tuple[str, ...]:
             if not _ALREADY.search(match["words"]):
                 found.setdefault(pending, match["words"].removeprefix("not vectorized: ").strip())
             pending = None
+    return _notes(found, source)
+
+
+def scalar_loops_of_clang(text: str, source: str, file: str) -> tuple[str, ...]:
+    """The same from clang's remarks: the reasons for a loop come ahead of the line that names it."""
+    found: dict[int, str] = {}
+    reason: str | None = None
+    for line in text.splitlines():
+        match = _REMARK.match(line)
+        if match is None:
+            continue
+        if match["words"]:
+            reason = match["words"].partition(". Use #pragma")[0].strip()
+            continue
+        if reason is not None and Path(match["file"]).name == file and not _NO_CHANCE.search(reason):
+            found.setdefault(int(match["line"]), reason)
+        reason = None
+    return _notes(found, source)
+
+
+def _notes(found: dict[int, str], source: str) -> tuple[str, ...]:
+    lines = source.splitlines()
     notes = []
     for number, reason in sorted(found.items())[:_MOST_LOOPS]:
         code = lines[number - 1].strip() if 0 < number <= len(lines) else ""
@@ -68,20 +93,21 @@ def scalar_loops(text: str, source: str, file: str) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def remarks(compiler: str, flags: tuple[str, ...], source: str, folder: Path) -> Capture:
-    """Compiles `source` once more and asks g++ which loops it left scalar."""
+def remarks(compiler: str, flags: tuple[str, ...], source: str, folder: Path, *, clang: bool) -> Capture:
+    """Compiles `source` once more and asks which loops were left scalar; `clang` says how the compiler is asked."""
+    asked = _CLANG if clang else _GCC
+    method = f"{Path(compiler).name} {' '.join(asked)}"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as name:
         text = Path(name) / "kernel.cpp"
         text.write_text(source)
-        command = [compiler, str(text), "-c", "-o", os.devnull, *(flag for flag in flags if flag != "-shared")]
-        command.append("-fopt-info-vec-missed")
+        command = [compiler, str(text), "-c", "-o", os.devnull, *(flag for flag in flags if flag != "-shared"), *asked]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=6 * _TIMEOUT_S, check=False)
         except subprocess.TimeoutExpired:
-            return Capture("compiler", _METHOD, notes=("the compiler took too long",))
+            return Capture("compiler", method, notes=("the compiler took too long",))
     if done.returncode != 0:
         words = done.stderr.strip()[:200]
-        return Capture("compiler", _METHOD, notes=(f"the compiler refused the question: {words}",))
-    notes = scalar_loops(done.stderr, source, "kernel.cpp") or ("every innermost loop is vectorised",)
-    return Capture("compiler", _METHOD, notes=notes)
+        return Capture("compiler", method, notes=(f"the compiler refused the question: {words}",))
+    found = (scalar_loops_of_clang if clang else scalar_loops)(done.stderr, source, "kernel.cpp")
+    return Capture("compiler", method, notes=found or ("every innermost loop is vectorised",))

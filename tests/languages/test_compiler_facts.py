@@ -89,6 +89,18 @@ def test_loops_over_loops_and_intrinsics_are_no_missed_chance():
     )
 
 
+def test_scalar_loops_are_named_by_clang_as_well():
+    notes = cpp_facts.scalar_loops_of_clang(recorded("missed_loops_clang.txt"), recorded("missed_loops.cpp"), "missed_loops.cpp")
+    assert [note.split(" (")[0] for note in notes] == ["line 2 stays scalar", "line 3 stays scalar"]
+    assert "instruction cannot be vectorized" in notes[0]
+    assert "unsafe dependent memory operations in loop)" in notes[1] and "o[i-1]" in notes[1]
+    words = (
+        "k.cpp:1:1: remark: loop not vectorized: instruction return type cannot be vectorized [-Rpass-analysis=loop-vectorize]\n"
+    )
+    words += "k.cpp:1:1: remark: loop not vectorized [-Rpass-missed=loop-vectorize]\n" * 2
+    assert cpp_facts.scalar_loops_of_clang(words, "", "k.cpp") == (), "vectors already, and a loop without a reason"
+
+
 def test_long_lists_of_scalar_loops_are_cut():
     text = "".join(
         f"k.cpp:{line}:1: missed: couldn't vectorize loop\nk.cpp:{line}:2: missed: not vectorized: control flow in loop.\n"
@@ -100,9 +112,11 @@ def test_long_lists_of_scalar_loops_are_cut():
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_compiler_is_asked_about_a_real_source(tmp_path):
-    found = cpp_facts.remarks(shutil.which("g++"), ("-O3", "-shared", "-fPIC"), recorded("missed_loops.cpp"), tmp_path)
+    found = cpp_facts.remarks(
+        shutil.which("g++"), ("-O3", "-shared", "-fPIC"), recorded("missed_loops.cpp"), tmp_path, clang=False
+    )
     assert any("line 3 stays scalar" in note for note in found.notes), found
-    broken = cpp_facts.remarks(shutil.which("g++"), ("-O3",), "not C++", tmp_path)
+    broken = cpp_facts.remarks(shutil.which("g++"), ("-O3",), "not C++", tmp_path, clang=False)
     assert "refused" in broken.notes[0]
     assert list(tmp_path.iterdir()) == []
 

@@ -31,7 +31,7 @@ class Instrument:
 
 
 INSTRUMENTS = (
-    Instrument("compiler", "loops left scalar (g++), spills and warnings (ptxas)", ("cpu", "cuda"), None, True),
+    Instrument("compiler", "loops left scalar (g++, clang), spills and warnings (ptxas)", ("cpu", "cuda"), None, True),
     Instrument("torch", "kernels, gaps and host time by torch's profiler", ("cpu", "cuda"), None, True),
     Instrument("perf", "cycles, instructions, cache misses of the process", ("cpu",), "perf", False),
     Instrument("ncu", "throughput, stalls, hit rates and occupancy of each kernel", ("cuda",), "ncu", False),
