@@ -83,9 +83,9 @@ def _name_of(task: Path) -> str:
 
 
 def written_memory(folder: str) -> str:
-    """A digest of all memory of the libraries loaded from `folder` that can be written, and of what lies directly behind (their
-    zeroed data)."""
-    digest, end, root = hashlib.sha256(), None, f"{Path(folder).resolve()}/"
+    """A digest of the pages of the libraries loaded from `folder` that can be written. Zeroed data that needs pages of its own
+    is not among them; the compiled object is refused for such data."""
+    digest, root = hashlib.sha256(), f"{Path(folder).resolve()}/"
     if not folder:
         return ""
     try:
@@ -93,11 +93,8 @@ def written_memory(folder: str) -> str:
     except OSError:
         return ""
     for line in lines:
-        span, flags, _, _, inode, *name = line.split(maxsplit=5)
+        span, flags, _, _, _, *name = line.split(maxsplit=5)
         start, stop = (int(part, 16) for part in span.split("-"))
-        mine = bool(name) and name[0].startswith(root)
-        behind = not name and inode == "0" and start == end
-        end = stop if mine or behind else None
-        if (mine or behind) and flags.startswith("rw"):
+        if name and name[0].startswith(root) and flags.startswith("rw"):
             digest.update(ctypes.string_at(start, stop - start))
     return digest.hexdigest()

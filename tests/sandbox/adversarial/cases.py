@@ -39,7 +39,7 @@ class Case:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        return (self.rows,)
+        return (self.rows,) if len(self.task.row_axes) == 1 else (2, self.rows)
 
     @property
     def where(self) -> Domain:
