@@ -162,6 +162,10 @@ class Desk:
         """Whether the agents are at work here: then what is stored is where they start, and no template has to fit."""
         return self._settings.on_miss == "agent" and bool(_appointed)
 
+    def left_out(self, place: str) -> dict[str, str]:
+        """The splices that made the graph of this digest slower, with the reasons."""
+        return self._store.epochs.left_out(place)
+
     def _missing(self, target: Target) -> str | None:
         """Why no language can be built for `target` here."""
         reasons = [LANGUAGES[name].missing(target) for name in self._generator.languages(target)]
@@ -323,6 +327,11 @@ def evaluator_for(target: Target, device: str) -> Evaluator:
         if name not in _EVALUATORS:
             _EVALUATORS[name] = Evaluator(target, device)
         return _EVALUATORS[name]
+
+
+def leave_out(place: str, splices: Mapping[str, str], settings: Settings) -> bool:
+    """Keeps which splices the graph of this digest does without; True when that is on disk."""
+    return store_of(settings).epochs.leave_out(place, splices)
 
 
 def _indexed(device: torch.device) -> str:

@@ -6,9 +6,11 @@ graph that Inductor's caches do not know.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -36,6 +38,7 @@ from kforge_dynamo.settings import Settings
 
 _log = logging.getLogger("kforge")
 
+_EXCLUDED: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar("excluded", default=frozenset())
 _DEVICE_KINDS = ("cpu", "cuda")
 _WIDTH = 4  # a symbolic size is verified from a fourth to four times the size that was met first
 
@@ -50,6 +53,8 @@ class GraphWork:
     identity: str
     epoch: str
     regime: str
+    place: str
+    left_out: Mapping[str, str]
     states: dict[str, str] = field(default_factory=dict)
     moved: dict[fx.Node, fx.Node] = field(default_factory=dict)
 
@@ -123,7 +128,12 @@ class GraphWork:
             if reason is not None:
                 self._report(region, inquiry, "no_winner", reason, reply.winner)
                 return
-            self._splice(graph, region, inquiry, digest(reply.winner.trial.candidate))
+            winner = digest(reply.winner.trial.candidate)
+            slower = self.left_out.get(_splice_name(inquiry, winner))
+            if slower is not None:
+                self._report(region, inquiry, "no_winner", slower, reply.winner)
+                return
+            self._splice(graph, region, inquiry, winner)
             ledger.count("winners")
             self._report(region, inquiry, "winner", "spliced", reply.winner)
         elif self.settings.on_miss == "error":
@@ -171,6 +181,8 @@ class GraphWork:
                 scheme=winner.trial.candidate.scheme if winner else None,
                 candidate_us=timing.candidate.median_us if timing else None,
                 region_us=timing.region.median_us if timing else None,
+                place=self.place,
+                splice=_splice_name(inquiry, digest(winner.trial.candidate)) if inquiry and winner else "",
             )
         )
 
@@ -185,8 +197,26 @@ def prepare(
     graph = _graph_digest(gm, example_inputs, settings, mode, patches, rules)
     epoch = desk.begin(graph)
     overlap = inductor_entry.overlap_pattern(example_inputs)
-    identity = "/".join(["kforge", answers.version(), rules, epoch, overlap, regime])
-    return GraphWork(settings, desk, graph, identity, epoch, regime)
+    place = _graph_digest(gm, example_inputs, settings, None, patches, rules)  # a mode counts by what it sets
+    left_out = desk.left_out(place) | dict.fromkeys(_EXCLUDED.get(), "left out for a comparison")
+    without = hashlib.sha256("\n".join(sorted(left_out)).encode()).hexdigest()[:16] if left_out else "all"
+    identity = "/".join(["kforge", answers.version(), rules, epoch, overlap, regime, without])
+    return GraphWork(settings, desk, graph, identity, epoch, regime, place, left_out)
+
+
+@contextlib.contextmanager
+def leaving_out(splices: Iterable[str]) -> Iterator[None]:
+    """Graphs that are compiled inside do without these splices, whatever was decided for them."""
+    token = _EXCLUDED.set(frozenset(splices))
+    try:
+        yield
+    finally:
+        _EXCLUDED.reset(token)
+
+
+def _splice_name(inquiry: answers.Inquiry, winner: str) -> str:
+    """A splice in a graph: all regions of one task and sizes, and the winner; another winner is another splice."""
+    return hashlib.sha256(f"{inquiry.name} {winner}".encode()).hexdigest()
 
 
 def _graph_digest(

@@ -29,7 +29,8 @@ class RegionReport:
     """One region of one compiled graph and what became of it.
 
     `state` is "winner", "no_winner", "not_searched", "stale", "rejected" or "pending"; `reason` says why in one sentence.
-    Numbers are None where they were not measured.
+    Numbers are None where they were not measured. `place` is the digest under which the graph keeps what it does without,
+    `splice` the name of this splice there, empty where nothing could be spliced.
     """
 
     graph: str
@@ -43,6 +44,8 @@ class RegionReport:
     scheme: str | None = None
     candidate_us: float | None = None
     region_us: float | None = None
+    place: str = ""
+    splice: str = ""
 
 
 def count(name: str, amount: int = 1) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from rich.table import Table
 
 from kforge_dynamo import answers, inductor_entry, ledger
 from kforge_dynamo.agents.campaign import Campaign
-from kforge_dynamo.cli import agents
+from kforge_dynamo.cli import agents, measure, whole_graph
 from kforge_dynamo.cli.explain import run_once
 from kforge_dynamo.cli.loading import Device, Dtype, Function, Shapes, TargetWord, Train, load_target, make_inputs
 from kforge_dynamo.cli.measure import own_code
@@ -32,6 +33,8 @@ _SEARCH_S, _MODEL_S = 30.0, 600.0
 _NO_SHAPES: list[str] = []
 _ROUNDS = 15
 """Rounds of the comparison of whole models; the two take turns in each."""
+_WHOLE_S = 4.0
+"""Time for each comparison of a graph with and without splices."""
 
 
 def register(app: typer.Typer) -> None:
@@ -61,7 +64,7 @@ def warm(
     memory: agents.Memory = True,
     seed: agents.Seeding = True,
 ) -> None:
-    """Search kernels for the regions of a model, keep the winners, and compare the whole model with Inductor."""
+    """Search kernels for the regions of a model and keep the winners; drop a splice that makes the whole model slower."""
     asked = agents.chosen(language_model)
     if recorded is not None and language_model:
         raise SettingsError("--recorded searches by the built-in generator; leave --model out, or name a TARGET")
@@ -89,7 +92,9 @@ def warm(
         with _progress(console), _asking(campaign):
             compiled = torch.compile(model, backend="kforge", options=options)
             run_once(compiled, inputs, train=train)
-        console.print(_table(call))
+            reports: Sequence[ledger.RegionReport] = ledger.report()
+        compiled, reports = _kept(model, compiled, inputs, options, train, reports)
+        console.print(_table(call, reports))
         other = own_code(model, "inductor") if isinstance(model, torch.nn.Module) else model
         baseline = torch.compile(other, options=torch._inductor.list_mode_options(mode))
         console.print(_comparison(compiled, baseline, inputs, train))
@@ -103,6 +108,27 @@ def _asking(campaign: Campaign | None) -> Iterator[None]:
         return
     with inductor_entry.without_caches(), answers.appointed(campaign.search):
         yield
+
+
+def _kept(
+    model: Callable[..., Any],
+    compiled: Callable[..., Any],
+    inputs: list[torch.Tensor],
+    options: dict[str, Any],
+    train: bool,
+    reports: Sequence[ledger.RegionReport],
+) -> tuple[Callable[..., Any], Sequence[ledger.RegionReport]]:
+    """The model and its reports with the splices that the whole graph is not slower with, which is kept in the cache."""
+    known = options | {"on_miss": "fallback"}  # everything was searched
+    build = whole_graph.builder(model, inputs, known, functools.partial(run_once, train=train))
+    decision = whole_graph.decide(reports, build, lambda calls: measure.wall(calls, inputs[0].device.type, _WHOLE_S))
+    if not decision.left_out:
+        return compiled, reports
+    whole_graph.keep(decision)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="kforge", options=known)
+    run_once(compiled, inputs, train=train)
+    return compiled, whole_graph.after(decision, reports)
 
 
 class _progress:
@@ -130,11 +156,11 @@ class _progress:
             self._progress.console.print(f"  {detail:12} {title}: {more}", highlight=False)
 
 
-def _table(call: str) -> Table:
+def _table(call: str, reports: Sequence[ledger.RegionReport]) -> Table:
     table = Table(title=f"regions for {call}")
     for name in ("region", "sizes", "state", "kforge us", "inductor us", "speed-up", "error ratio", "scheme", "reason"):
         table.add_column(name, overflow="fold")
-    for item in ledger.report():
+    for item in reports:
         numbers = [item.candidate_us, item.region_us, item.speedup, item.error_ratio]
         texts = ["-" if number is None else f"{number:.2f}" for number in numbers]
         table.add_row(item.title, str(item.sizes), item.state, *texts, item.scheme or "-", item.reason)

@@ -7,6 +7,8 @@ backward passes had then. `begin` gives out an epoch whose states are those of n
 A state is a text that identifies the answer: "winner:<digest>", "stale:<digest>", "no_winner:<digest>", "not_searched".
 Where a process may search, a graph with "not_searched" or "stale" states always gets a fresh epoch.
 
+Beside its epochs a graph keeps the splices that made it slower: `left_out` names them, with the reason.
+
 A process that does not search gets its fresh epoch from the graph, the version of the store's entries and the epochs
 recorded so far, not from chance: all ranks that read one snapshot, and all processes where nothing can be recorded, agree on
 it, and while no entry changes it names the same answers.
@@ -61,6 +63,18 @@ class Epochs:
         A graph without regions records no states and keeps its epoch for ever.
         """
         return self._index.edit(_record(graph, epoch, dict(states), int(time.time())))
+
+    def leave_out(self, place: str, splices: Mapping[str, str]) -> bool:
+        """Sets which splices the graph with this digest does without, each with the reason; True when that is on disk."""
+        return self._index.edit(lambda rows: rows.set(f"left_out:{place}", json.dumps(dict(splices), sort_keys=True)))
+
+    def left_out(self, place: str) -> dict[str, str]:
+        """What `leave_out` has set; nothing where the row is damaged."""
+        try:
+            found = json.loads(self._index.get(f"left_out:{place}") or "{}")
+            return {str(name): str(reason) for name, reason in found.items()}
+        except (ValueError, AttributeError):
+            return {}
 
     def _touch(self, graph: str) -> None:
         """Notes once a day that the graph is in use."""
