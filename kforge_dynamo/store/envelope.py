@@ -60,7 +60,7 @@ def unseal(kind: str, record_type: type[R], text: str, secret: Secret, name: str
     covered = _covered(kind, authentication.method, authentication.key_id, content)
     if not hmac.compare_digest(secret.tag(covered).encode(), authentication.tag.encode()):
         raise Refused("was changed after it was stored")
-    if name is not None and _named(record_type, content) != name:
+    if name is not None and named(record_type, content) != name:
         raise Refused("stands in the place of another entry")
     return record_of(record_type, envelope[kind])
 
@@ -72,7 +72,7 @@ def believed(kind: str, record_type: type[R], text: str, name: str) -> R:
         raise Refused("is damaged: it has not the fields of an entry")
     if envelope["schema"] != SCHEMA or type(envelope["schema"]) is not int:
         raise Refused(f"has the schema {envelope['schema']!r}, not {SCHEMA}")
-    if _named(record_type, canonical(envelope[kind])) != name:
+    if named(record_type, canonical(envelope[kind])) != name:
         raise Refused("was changed after it was stored")
     return record_of(record_type, envelope[kind])
 
@@ -99,7 +99,7 @@ def parse(text: str) -> Any:
         raise Refused(f"is damaged: not JSON ({error})") from error
 
 
-def _named(record_type: type[Any], content: str) -> str:
+def named(record_type: type[Any], content: str) -> str:
     """The digest of a record, from its canonical text; see `records.codec.digest`."""
     return hashlib.sha256(f"{record_type.__name__}:{content}".encode()).hexdigest()
 

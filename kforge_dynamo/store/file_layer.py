@@ -19,7 +19,7 @@ from kforge_dynamo.records.codec import digest
 from kforge_dynamo.records.outcome import CacheKey, Standing, State, Terms, Winner
 from kforge_dynamo.records.task import Domain
 from kforge_dynamo.store.entries import Current, Entry, Found, better, judge, narrowness
-from kforge_dynamo.store.envelope import MANIFEST, SCHEMA, Refused, parse, record_of
+from kforge_dynamo.store.envelope import MANIFEST, SCHEMA, Refused, canonical, named, parse, record_of
 from kforge_dynamo.store.notes import say_once
 from kforge_dynamo.store.places import Files
 
@@ -59,11 +59,11 @@ class FileLayer:
         self.name = name
         self._pinned = pinned
         self._files = files
-        self._lines: dict[str, list[ShippedLine]] = {}
+        self._lines: dict[str, list[ShippedLine | dict[str, Any]]] = {}  # JSON data until a line is asked for
         self._standings: dict[str, list[Standing]] = {}
         self._memo: dict[str, tuple[Winner, str]] = {}
-        for line in read_manifest(files, pinned, manifest).entries:
-            self._lines.setdefault(digest(line.key), []).append(line)
+        for data in _entries(parse(text_of(files, manifest, pinned))):
+            self._lines.setdefault(named(CacheKey, canonical(data["key"])), []).append(data)
         for standing in standings:
             self._standings.setdefault(digest(standing.key), []).append(standing)
 
@@ -71,7 +71,7 @@ class FileLayer:
         """The narrowest winner of the present toolchain for `sizes`, else a "no winner", else a stale winner, else None."""
         name = digest(key)
         best: Found | None = None
-        held = [line for line in self._lines.get(name, ()) if line.domain.holds(sizes)]
+        held = [line for line in self._of(name) if line.domain.holds(sizes)]
         for line in sorted(held, key=lambda item: narrowness(item.domain)):
             loaded = self._try(line)
             if loaded is None:
@@ -87,7 +87,7 @@ class FileLayer:
 
     def by_candidate(self, key: CacheKey, candidate: str) -> Winner | None:
         """The winner of `key` whose candidate has this digest."""
-        for line in self._lines.get(digest(key), ()):
+        for line in self._of(digest(key)):
             loaded = self._try(line)
             if loaded is not None and digest(loaded[0].trial.candidate) == candidate:
                 return loaded[0]
@@ -95,8 +95,8 @@ class FileLayer:
 
     def all(self) -> Iterator[Entry]:
         """Every entry, each checked anew."""
-        for lines in self._lines.values():
-            for line in lines:
+        for key_name in self._lines:
+            for line in self._of(key_name):
                 self._memo.pop(line.folder, None)
                 try:
                     winner, name = self._load(line)
@@ -109,8 +109,10 @@ class FileLayer:
 
     def keys(self) -> Iterator[tuple[CacheKey, tuple[tuple[State, Domain], ...]]]:
         """Every key with the domains of its winners."""
-        for lines in self._lines.values():
-            yield lines[0].key, tuple((State.WINNER, line.domain) for line in lines)
+        for name in self._lines:
+            lines = self._of(name)
+            if lines:
+                yield lines[0].key, tuple((State.WINNER, line.domain) for line in lines)
 
     def version(self) -> str | None:
         """Changes with what the layer holds."""
@@ -118,10 +120,23 @@ class FileLayer:
 
     def winners_of(self, key: CacheKey) -> Iterator[Winner]:
         """The winners of `key`, whatever their sizes."""
-        for line in self._lines.get(digest(key), ()):
+        for line in self._of(digest(key)):
             loaded = self._try(line)
             if loaded is not None:
                 yield loaded[0]
+
+    def _of(self, name: str) -> list[ShippedLine]:
+        """The lines of the key with this digest: a manifest has many, and a process asks for few."""
+        lines = []
+        for place, data in enumerate(self._lines.get(name, ())):
+            if isinstance(data, dict):
+                try:
+                    data = self._lines[name][place] = record_of(ShippedLine, data)
+                except Refused as error:
+                    say_once(f"a line of the {self.name} manifest {error}; it is not used")
+                    continue
+            lines.append(data)
+        return lines
 
     def _try(self, line: ShippedLine) -> tuple[Winner, str] | None:
         try:
@@ -137,6 +152,15 @@ class FileLayer:
             winner = read_winner(self._files, line)
             known = self._memo[line.folder] = (winner, digest(winner))
         return known
+
+
+def _entries(manifest: Any) -> list[dict[str, Any]]:
+    """The lines of a manifest as JSON data. Raises: Refused."""
+    if not isinstance(manifest, dict) or set(manifest) != {"schema", "entries"} or not isinstance(manifest["entries"], list):
+        raise Refused("has not the fields of a manifest")
+    if manifest["schema"] != SCHEMA or type(manifest["schema"]) is not int:
+        raise Refused(f"has the schema {manifest['schema']!r}, not {SCHEMA}")
+    return [data for data in manifest["entries"] if isinstance(data, dict) and "key" in data]
 
 
 def read_manifest(files: Files, pinned: str, name: str = NAME) -> Manifest:

@@ -1,8 +1,9 @@
 """Where the user's cache lives, and whether it can be trusted and used.
 
-A folder is refused when another user owns it or can write it (by its mode; access-control lists are not read). A folder
-that can only be read is read. Where nothing usable is found, a private folder below the platform's temporary one is used,
-and where even that fails there is none: the store then lives in memory.
+A folder is refused when another user owns it or can write it (by its mode; access-control lists are not read), and not
+written where its file system has no locks to rely on. A folder that can only be read is read. Where nothing usable is found,
+a private folder below the platform's temporary one is used, and where even that fails there is none: the store then lives in
+memory.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
+
+from kforge_dynamo.store.locks import lack
 
 _PRIVATE = 0o700
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -42,6 +45,12 @@ def find(asked: str | None) -> Folder:
     if not os.access(wanted, os.W_OK | os.X_OK):
         return Folder(
             wanted, False, False, f"the cache folder {wanted} can only be read; new winners last for this process alone"
+        )
+    missing = lack(wanted)
+    if missing is not None:
+        return _temporary(
+            f"the cache folder {wanted} {missing}; set KFORGE_CACHE_DIR to a local folder, and share winners as a layer "
+            "(kforge cache export, KFORGE_CACHE_LAYERS)"
         )
     return Folder(wanted, True, False, None)
 

@@ -13,7 +13,7 @@ import platformdirs
 import pytest
 from store_records import KEY, NOBODY, in_a_child, winner
 
-from kforge_dynamo.store import open_store
+from kforge_dynamo.store import locks, open_store
 from kforge_dynamo.store.folder import find, refusal
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="owners and modes are POSIX")
@@ -151,3 +151,41 @@ def test_link_to_a_folder_of_this_user_is_followed(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "scratch")
     assert open_store(str(tmp_path / "link")).put_winner(winner())
     assert (tmp_path / "scratch" / "v1" / "key").is_file()
+
+
+MOUNTS = """\
+21 1 254:1 / / rw,relatime - ext4 /dev/vda1 rw
+40 21 0:40 / {home} rw,relatime shared:1 - nfs4 server:/home rw
+41 40 0:41 / {home}/local\\040disk rw,relatime - ext4 /dev/vdb1 rw
+"""
+
+
+def test_folder_on_a_network_file_system_is_not_written_and_a_local_one_takes_its_place(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    (tmp_path / "mountinfo").write_text(MOUNTS.format(home=home))
+    monkeypatch.setattr(locks, "_MOUNTS", tmp_path / "mountinfo")
+    found = find(str(home / "cache"))
+    assert found.temporary and "nfs4" in found.problem and "KFORGE_CACHE_LAYERS" in found.problem and "\n" not in found.problem
+    place = open_store(str(home / "cache"))
+    assert place.put_winner(winner()) and list((home / "cache").iterdir()) == []
+    for name in ("local disk/cache", "../elsewhere"):
+        assert find(str(home / name)).problem is None
+
+
+@posix
+def test_folder_on_a_file_system_without_locks_is_not_written(tmp_path, monkeypatch):
+    def none(*words):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(locks.fcntl, "lockf", none)
+    found = find(str(tmp_path / "cache"))
+    assert found.temporary and "without locks" in found.problem
+
+
+def test_what_linux_says_of_mounts_is_read_with_care(tmp_path, monkeypatch):
+    for text in ("", "nonsense\n - \n", "1 2 3:4 / / rw - "):
+        (tmp_path / "mountinfo").write_text(text)
+        monkeypatch.setattr(locks, "_MOUNTS", tmp_path / "mountinfo")
+        assert locks.lack(tmp_path) is None
+    monkeypatch.setattr(locks, "_MOUNTS", tmp_path / "nothing")
+    assert locks.lack(tmp_path) is None

@@ -7,11 +7,13 @@ import functools
 import http.server
 import json
 import logging
+import resource
+import signal
 import threading
 import zipfile
 
 import pytest
-from store_records import KEY, MADE_WITH, standing, winner
+from store_records import KEY, MADE_WITH, in_a_child, standing, winner
 
 from kforge_dynamo.errors import StoreError
 from kforge_dynamo.records.codec import digest
@@ -320,3 +322,22 @@ def test_key_that_signs_is_its_owner_s_alone(tmp_path, key):
     with pytest.raises(StoreError, match="not this user's alone"):
         layer_files(RECORDS, "0.1.0", "", exposed)
     assert Trust(False, ()) == NOBODY
+
+
+@pytest.mark.parametrize("name", ["layer.zip", "layer"])
+def test_export_onto_a_full_disk_leaves_what_was_there(tmp_path, signed, name):
+    """The limit on file sizes stands for a full disk."""
+    place, write = tmp_path / name, (write_zip if name.endswith(".zip") else write_folder)
+    write(place, signed)
+    before = open_layer(str(place), DIGEST, None).lookup(KEY, (8,), None).winner
+    big = layer_files([winner((1, 64), source="".join(map(chr, range(33, 127))) * 4000)], "0.1.0", "", None)
+
+    def work():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        with pytest.raises(StoreError, match="cannot be written"):
+            write(place, big)
+
+    assert in_a_child(work) == 0
+    assert open_layer(str(place), DIGEST, None).lookup(KEY, (8,), None).winner == before == THEIRS
+    assert [path for path in tmp_path.rglob(".*") if path.is_file()] == []
