@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import MISSING, fields
 from types import ModuleType
+from typing import Any
 
 from kforge_dynamo.codegen import cpp, triton
 from kforge_dynamo.records.candidate import Candidate
@@ -80,11 +82,13 @@ def _too_large(history: Sequence[Trial]) -> list[dict[str, object]]:
     return [json.loads(text) for text in texts if text]
 
 
-def _at_least(schedule: object, other: dict[str, object]) -> bool:
-    """Whether `schedule` is `other`, or has only larger numbers in its place: then it needs at least as much."""
+def _at_least(schedule: Any, other: dict[str, object]) -> bool:
+    """Whether `schedule` is `other`, or has only larger numbers in its place: then it needs at least as much. A field that the
+    text of `other` leaves out has its default."""
+    defaults = {field.name: plain(field.default) for field in fields(schedule) if field.default is not MISSING}
     return all(
         mine >= theirs if isinstance(mine, int) and isinstance(theirs, int) and not isinstance(mine, bool) else mine == theirs
-        for mine, theirs in ((plain(getattr(schedule, name, None)), value) for name, value in other.items())
+        for mine, theirs in ((plain(getattr(schedule, name, None)), value) for name, value in (defaults | other).items())
     )
 
 

@@ -10,7 +10,9 @@ from tensor_cores import added, multiplied
 from triton_tasks import Builder, gate, named_tasks
 
 from kforge_dynamo.codegen.triton import Schedule
-from kforge_dynamo.codegen.triton.schemes import SCHEMES, worst_error
+from kforge_dynamo.codegen.triton.schemes import SCHEMES, allowed, worst_error
+from kforge_dynamo.languages.formats import scheme_refusal
+from kforge_dynamo.records.target import Numerics
 from kforge_dynamo.records.task import InputRole
 
 TASKS = named_tasks()
@@ -58,8 +60,11 @@ COARSE = {"bf16x3": 2.0**-15, "fp16_rows": 2.0**-11, "fp16": 2.0**-11, "bf16": 2
 
 @pytest.mark.parametrize("scheme", COARSE)
 def test_coarse_schemes_keep_the_bits_they_promise(interpret, scheme):
-    result = interpret(bare(200), schedule(scheme, promote=64 if scheme == "bf16x3" else 0), (20,))
-    assert 2.0**-16 * COARSE[scheme] < result["norms"] <= 2 * COARSE[scheme]
+    promote = 64 if scheme == "bf16x3" else 0
+    turned = schedule(scheme, promote=promote, copies="left", together=True, block_n=64)
+    for chosen in (schedule(scheme, promote=promote), turned):
+        result = interpret(bare(200), chosen, (20,))
+        assert 2.0**-16 * COARSE[scheme] < result["norms"] <= 2 * COARSE[scheme]
 
 
 def bare(depth: int, n: int = 30, strides: tuple = (0, 1, "dense")):
@@ -163,6 +168,13 @@ def test_truncating_sums_stay_inside_the_proven_bound(name):
         assert worst_error(name, 512, promote, together) <= worst_error("ieee", 512, 0) * (
             len(SCHEMES[name].products) if together else 1
         )
+
+
+@pytest.mark.parametrize("setting", ["strict", "highest", "high", "medium", "mixed"])
+def test_guardrails_allow_what_the_table_allows_and_nothing_else(setting):
+    numerics = Numerics(setting, fp16_reduced=False, bf16_reduced=False, deterministic=False)
+    names = set(allowed(setting, ("tf32", "fp16_dot", "bf16_dot")))
+    assert {name for name in SCHEMES if scheme_refusal(bare(64), name, numerics) is None} == names
 
 
 def test_bounds_of_the_table_are_ordered_as_their_settings_are():

@@ -8,15 +8,18 @@ import pytest
 from triton_tasks import Builder, named_tasks, random_task
 
 from kforge_dynamo.codegen import triton as generator
+from kforge_dynamo.codegen.builtin import BuiltinGenerator
 from kforge_dynamo.codegen.triton import Schedule
 from kforge_dynamo.codegen.triton.emit import candidate
 from kforge_dynamo.codegen.triton.forms import Unsupported
 from kforge_dynamo.codegen.triton.model import scratch_bytes
 from kforge_dynamo.codegen.triton.schemes import allowed
+from kforge_dynamo.codegen.triton.space import emitted
 from kforge_dynamo.codegen.triton.tiles import product_of
 from kforge_dynamo.languages.triton_syntax import check
 from kforge_dynamo.records.codec import from_text
 from kforge_dynamo.records.expression import compile_sizes
+from kforge_dynamo.records.outcome import Status, Trial, Verdict
 from kforge_dynamo.records.target import Numerics, Peak, Target
 from kforge_dynamo.records.task import InputRole, Task
 
@@ -313,3 +316,15 @@ def test_split_scheme_brings_its_exact_launch():
     task, _ = linear(64, 32, 48)
     kernels, buffers = launches(task, Schedule("tf32x3", 32, 32, 32, 8, 4, 2))
     assert kernels == ["tiled_product", "tiled_product_exact"] and buffers == ["unsafe"]
+
+
+def test_schedule_that_does_not_fit_takes_larger_ones_of_its_form_along_and_no_others():
+    task, sizes = linear(1024, 4096, 4096)
+    small = Schedule("fp16", 64, 128, 32, 8, 4, 2)
+    verdict = Verdict(Status.COMPILE_ERROR, None, None, "build", "Out of resource: shared memory")
+    history = [Trial(emitted(task, small, HOPPER), verdict, ())]
+    proposed = BuiltinGenerator().propose(task, sizes, HOPPER, numerics("mixed"), history, 64)
+    found = [from_text(Schedule, candidate.schedule) for candidate in proposed]
+    plain = [s for s in found if s.scheme == "fp16" and not (s.descriptors or s.persistent) and s.split == 1]
+    larger = [s for s in plain if s.block_m >= 64 and s.block_n >= 128 and s.block_k >= 32]
+    assert {s.copies for s in larger} == {"both"}
