@@ -79,7 +79,8 @@ def _bases(task: Task, product: Product, sizes: Mapping[str, int], target: Targe
     if not single:
         return
     if name == "tf32x3":
-        for m, n, k, warps, stages in ((64, 128, 32, 8, 3), *_SINGLE_TILES[1:]):
+        narrow = [tile for tile in _SINGLE_TILES[1:] if tile[1] <= 128]  # of 256 columns the parts of a block spill
+        for m, n, k, warps, stages in ((64, 128, 32, 8, 3), *narrow):
             yield from (Schedule(name, m, n, k, 8, warps, stages, promote=length) for length in _lengths(depth, k)[-2:])
     if scheme.part is None:
         return

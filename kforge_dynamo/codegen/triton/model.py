@@ -154,8 +154,8 @@ def _manner(schedule: Schedule) -> float:
         # by ptxas for sm_90 a large tile in two pieces needs 184 to 203 registers where one piece spills; not yet measured
         share *= 0.988 if schedule.block_m * schedule.block_n >= 128 * 256 else 0.985
     large = schedule.block_m * schedule.block_n >= 128 * 256
-    if large and schedule.cuts == 1 and schedule.copies != "none":
-        share *= 0.97  # by ptxas for sm_90 an fp32 tile that is stored whole spills; not measured
+    if large and schedule.cuts == 1 and schedule.scheme != "native":
+        share *= 0.9  # by ptxas for sm_90 an fp32 tile that is stored whole spills; not measured
     if schedule.warps == 4 and schedule.block_m * schedule.block_n >= 128 * 128:
         share *= 0.5 if large else 0.97
     if schedule.scheme == "tf32x3":
