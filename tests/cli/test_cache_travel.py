@@ -83,3 +83,11 @@ def test_layer_in_the_settings_is_listed_and_verified(filled, tmp_path, monkeypa
     assert {row["layer"] for row in rows} == {str(tmp_path / "layer")} and len(rows) == 2
     assert json.loads(run("verify", "--json").stdout)["checked"]["shared"] == 2
     assert "shared layer" in run("clear", digest(winner())[:12], code=1).stderr
+
+
+def test_prune_removes_down_to_a_size_and_says_what_went(filled):  # noqa: F811
+    assert "removed 0 entries" in run("prune").stdout
+    done = json.loads(run("prune", "--max-mib", "0", "--json").stdout)
+    assert (done["entries"], done["kernels"]) == (2, 1) and done["after_bytes"] < done["before_bytes"]
+    assert entries(filled) == []
+    assert "Usage" in run("prune", "--max-mib", "-1", code=2).stderr

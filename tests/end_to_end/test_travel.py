@@ -26,6 +26,20 @@ extern "C" __attribute__((visibility("default"))) void kforge_entry(
 """
 """Of the right shape, sums to one like the softmax it replaces, and is wrong."""
 
+TWICE = """
+import contextlib, io
+import kforge_dynamo
+text = io.StringIO()
+with contextlib.redirect_stdout(text):
+    main(on_miss="fallback")
+unseen = json.loads(text.getvalue().partition("RESULT ")[2])
+assert unseen["stats"]["spliced"] == 1 and unseen["error"] > 1e-3, f"believed unseen, it runs: {unseen}"
+torch.compiler.reset()
+kforge_dynamo.reset()
+main(on_miss="fallback", verify="on-load")
+"""
+"""The model with the layer believed unseen, then verified on load."""
+
 
 def command(*words):
     close_stores()
@@ -75,11 +89,7 @@ def test_wrong_kernel_of_a_believed_layer_is_refused_on_load_and_never_runs(stor
     wrong = [_wrong(item) for item in records if isinstance(item, Winner) and _width(item) == 32]
     assert len(wrong) == 1
     write_zip(tmp_path / "layer.zip", layer_files(wrong, "0.1.0", "", None))
-    layers = {"KFORGE_CACHE_LAYERS": str(tmp_path / "layer.zip"), "KFORGE_TRUST": "digest"}
-    call = 'main(on_miss="fallback")'
-    ran = Caches(tmp_path).run(call, **layers)
-    assert ran["stats"]["spliced"] == 1 and ran["error"] > 1e-3, f"believed unseen, it runs: {ran}"
-    found = Caches(tmp_path).run(call, **layers, KFORGE_VERIFY="on-load")
+    found = Caches(tmp_path).run(TWICE, KFORGE_CACHE_LAYERS=str(tmp_path / "layer.zip"), KFORGE_TRUST="digest")
     assert found["error"] < 1e-5 and found["stats"]["spliced"] == 0
     assert "is not used: it did not pass here: inaccurate" in found["stderr"]
     close_stores()
