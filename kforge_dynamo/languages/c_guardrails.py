@@ -155,7 +155,7 @@ def _assembly(found: Sequence[Token], dialect: Dialect) -> Iterator[Violation]:
             while rest < len(found) and found[rest].kind == "string":
                 texts.append(found[rest].text[1:-1])
                 rest += 1
-        closed = rest < len(found) and found[rest].text in (":", ")") and bool(texts)
+        closed = rest < len(found) and found[rest].text in (":", "::", ")") and bool(texts)
         label = rest < len(found) and found[rest].text == ")" and (place == 0 or found[place - 1].text == ")")
         if not closed or label or dialect.assembly.fullmatch("".join(texts)) is None:
             yield _at(token, "assembly", f"inline assembly {''.join(texts)!r}")

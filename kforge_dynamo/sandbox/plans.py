@@ -76,20 +76,21 @@ def _check_launch(launch: Launch, where: str, task: Task, sizes: Sequence[int], 
 
 def _check_argument(argument: str, where: str, task: Task, sizes: Sequence[int], buffers: frozenset[str]) -> None:
     kind, *rest = argument.split(":")
+    place = f"{where}, {argument[:60]}"
     known = {"in": len(task.inputs), "out": len(task.outputs)}
     if kind == "desc" and len(rest) == 7:
         _check_argument(":".join(rest[:2]), where, task, sizes, buffers)
-        _evaluated(rest[2:], task, sizes, f"{where}, {argument}")
+        _evaluated(rest[2:], task, sizes, place)
     elif kind == "size" and len(rest) == 1:
-        _evaluated(rest, task, sizes, f"{where}, {argument}")
+        _evaluated(rest, task, sizes, place)
     elif kind == "buf" and len(rest) == 1:
         if rest[0] not in buffers:
             raise RecordError(f"{where}: {argument} names none of the buffers {sorted(buffers)}")
     elif kind in known and len(rest) == 1:
-        _index(rest[0], known[kind], f"{where}, {argument}")
+        _index(rest[0], known[kind], place)
     elif kind == "stride" and len(rest) == 2:
-        number = _index(rest[0], known["in"], f"{where}, {argument}")
-        _index(rest[1], len(task.inputs[number].value.shape), f"{where}, {argument}")
+        number = _index(rest[0], known["in"], place)
+        _index(rest[1], len(task.inputs[number].value.shape), place)
     else:
         raise RecordError(f"{where}: {argument[:60]!r} is none of in:I, out:I, buf:NAME, size:EXPR, stride:I:D, desc:...")
 
@@ -104,7 +105,7 @@ def _evaluated(expressions: Sequence[str], task: Task, sizes: Sequence[int], whe
     try:
         found = compile_sizes(list(expressions), task.axes)(*sizes)
     except (RecordError, ArithmeticError, ValueError, RecursionError, MemoryError) as error:
-        raise RecordError(f"{where}: {str(error)[:300]}") from error
+        raise RecordError(f"{where}: {str(error)[-200:]}") from error
     if any(abs(value) >= 1 << 62 for value in found):
         raise RecordError(f"{where}: {list(expressions)} does not fit 63 bits at sizes {tuple(sizes)}")
     return found
