@@ -318,13 +318,14 @@ def test_split_scheme_brings_its_exact_launch():
     assert kernels == ["tiled_product", "tiled_product_exact"] and buffers == ["unsafe"]
 
 
-def test_schedule_that_does_not_fit_takes_larger_ones_of_its_form_along_and_no_others():
+def test_schedule_that_does_not_fit_takes_larger_ones_of_its_form_along_and_no_others(monkeypatch):
     task, sizes = linear(1024, 4096, 4096)
     small = Schedule("fp16", 64, 128, 32, 8, 4, 2)
+    larger, smaller, other = (
+        dataclasses.replace(small, **change) for change in ({"stages": 3}, {"block_n": 64}, {"copies": "both"})
+    )
+    monkeypatch.setattr(generator, "space", lambda *_: [small, larger, smaller, other])
     verdict = Verdict(Status.COMPILE_ERROR, None, None, "build", "Out of resource: shared memory")
     history = [Trial(emitted(task, small, HOPPER), verdict, ())]
     proposed = BuiltinGenerator().propose(task, sizes, HOPPER, numerics("mixed"), history, 64)
-    found = [from_text(Schedule, candidate.schedule) for candidate in proposed]
-    plain = [s for s in found if s.scheme == "fp16" and not (s.descriptors or s.persistent) and s.split == 1]
-    larger = [s for s in plain if s.block_m >= 64 and s.block_n >= 128 and s.block_k >= 32]
-    assert {s.copies for s in larger} == {"both"}
+    assert [from_text(Schedule, candidate.schedule) for candidate in proposed] == [smaller, other]
