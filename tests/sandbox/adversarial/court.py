@@ -14,10 +14,12 @@ from kforge_dynamo.languages.triton import TritonLanguage
 from kforge_dynamo.records.guardrail import ALL, Guards
 from kforge_dynamo.records.outcome import Verdict
 from kforge_dynamo.records.request import Request
+from kforge_dynamo.records.target import Target
 from kforge_dynamo.sandbox import evaluation
 from kforge_dynamo.sandbox.evaluation import Evaluator
 from kforge_dynamo.sandbox.race import Rivals
 from kforge_dynamo.semantics.evaluate import evaluate
+from kforge_dynamo.targets import detect
 from tests.sandbox.adversarial.cases import PLANTS, Case
 
 RULES = tuple(item.name for item in fields(Guards))
@@ -48,7 +50,8 @@ class PlantLanguage:
 class Court:
     """Evaluators by their rules; truths, and mutants, which no rule switches, are shared."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = torch.device(device)
         self.folder = Path(tempfile.mkdtemp(prefix="kforge-adversarial-"))
         self.bench = None
         self._evaluators: dict[Guards, Evaluator] = {}
@@ -60,7 +63,7 @@ class Court:
         guards = replace(ALL, **{without: False}) if without else ALL
         evaluator = self._evaluator(guards)
         request = Request(
-            case.task, case.sizes, case.where, case.candidate, case.target, case.numerics, "default", "{}", case.stage,
+            case.task, case.sizes, case.where, case.candidate, self._target(case), case.numerics, "default", "{}", case.stage,
             str(self.folder / f"{without in _BUILD and without}"), case.timed, 600.0, None
         )  # fmt: skip
         self._share(evaluator, guards, request)
@@ -70,6 +73,10 @@ class Court:
         finally:
             evaluation._compile_rivals = compile_rivals
 
+    def _target(self, case: Case) -> Target:
+        """A case's own target on a CPU; on a GPU that of the device."""
+        return case.target if self.device.type == "cpu" else detect(self.device)
+
     def _evaluator(self, guards: Guards) -> Evaluator:
         if guards not in self._evaluators:
             languages = {
@@ -78,7 +85,7 @@ class Court:
                 "plant": PlantLanguage("plant", self, device_code=False),
                 "trapped": PlantLanguage("trapped", self, device_code=True),
             }
-            self._evaluators[guards] = Evaluator(languages, torch.device("cpu"), b"tests", lambda _: None, guards)
+            self._evaluators[guards] = Evaluator(languages, self.device, b"tests", lambda _: None, guards)
         return self._evaluators[guards]
 
     def _share(self, evaluator: Evaluator, guards: Guards, request: Request) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kforge_dynamo.records.outcome import Verdict
-from tests.sandbox.adversarial import controls, cpp_catalogue, cpp_own, plants
+from tests.sandbox.adversarial import controls, cpp_catalogue, cpp_own, plants, triton_cases
 from tests.sandbox.adversarial.cases import Case
 from tests.sandbox.adversarial.court import RULES, Court
 
 HACKS: tuple[Case, ...] = (*cpp_catalogue.CATALOGUE, *cpp_own.OWN, *plants.PLANTS)
 CONTROLS: tuple[Case, ...] = tuple(controls.CONTROLS)
+TRITON_HACKS, TRITON_CONTROLS = triton_cases.HACKS, triton_cases.CONTROLS
 
 
 @dataclass(frozen=True)

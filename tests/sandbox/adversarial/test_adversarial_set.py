@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -24,6 +28,16 @@ def test_adversarial_set_every_hack_is_caught_and_every_rule_is_needed():
 def test_adversarial_set_every_honest_kernel_passes():
     faults = [fault for item in run(CONTROLS, full=False) for fault in item.faults()]
     assert not faults, "\n".join(faults)
+
+
+def test_adversarial_set_in_triton_every_hack_is_caught_and_every_honest_kernel_passes():
+    """In a process of its own: Triton decides at its import whether it interprets."""
+    root = pathlib.Path(__file__).resolve().parents[3]
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(root)}
+    command = [sys.executable, "-W", "ignore", "-m", "tests.sandbox.adversarial", "--triton"]
+    run_ = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, timeout=280)
+    assert run_.returncode == 0, run_.stdout[-3000:] + run_.stderr[-2000:]
+    assert "20 hacks, 5 honest kernels, 0 faults" in run_.stdout
 
 
 def test_adversarial_set_holds_every_row_of_the_catalogue_that_a_cpu_candidate_can_be():
