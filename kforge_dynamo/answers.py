@@ -235,11 +235,11 @@ class Desk:
         return replies
 
     def _search(self, item: Inquiry, found: Found | None) -> Reply:
+        if self._settings.on_miss == "agent" and not _appointed:
+            return self._unsearched(found, "on_miss='agent' is for `kforge warm --model NAME`; nothing was searched")
         budget_s = min(self._settings.region_budget_s, PURSE.left_s(self._settings.budget_s))
         if budget_s < _LEAST_S:
             return self._unsearched(found, "the search budget of this process is spent")
-        if self._settings.on_miss == "agent" and not _appointed:
-            return self._unsearched(found, "on_miss='agent' is for `kforge warm --model NAME`; nothing was searched")
         ledger.tell("search", item.title, budget_s)
         evaluator = evaluator_for(item.target, item.device)
         started = time.monotonic()

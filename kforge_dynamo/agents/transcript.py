@@ -9,6 +9,7 @@ the run is read. They are keyed by (step, index, stage): a step is one request o
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kforge_dynamo.agents.model import Reply
-from kforge_dynamo.errors import RecordError
+from kforge_dynamo.errors import RecordError, StoreError
 from kforge_dynamo.records.assignment import Assignment
 from kforge_dynamo.records.codec import from_plain, plain
 from kforge_dynamo.records.diagnosis import Lesson
@@ -27,6 +28,7 @@ from kforge_dynamo.records.target import Target
 
 FORMAT = "kforge-run-1"
 HEADER, EVENTS = "run.json", "events.jsonl"
+_log = logging.getLogger("kforge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,30 +62,38 @@ class Transcript:
     def __init__(self, folder: Path, clock: Callable[[], str] = now_text) -> None:
         self.folder = folder
         self._clock = clock
+        self._broken = False
 
     @staticmethod
     def begin(root: Path, header: Header) -> Transcript:
-        """A new folder below `root`, named by time, task and model. Raises: OSError."""
+        """A new folder below `root`, named by time, task and model. Raises: StoreError."""
         words = "".join(letter if letter.isalnum() else "-" for letter in f"{header.assignment.title[:24]}-{header.model[:24]}")
         stem = f"{header.created[:19].replace(':', '').replace('T', '-')}-{words}"
         for number in range(1000):
             folder = root / (f"{stem}-{number}" if number else stem)
             try:
                 folder.mkdir(parents=True, mode=0o700)
+                data = {"format": FORMAT} | plain(header)
+                (folder / HEADER).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
             except FileExistsError:
                 continue
-            data = {"format": FORMAT} | plain(header)
-            (folder / HEADER).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            except OSError as error:
+                raise StoreError(f"the run cannot be recorded in {folder}: {error}") from error
             return Transcript(folder)
-        raise FileExistsError(f"{root} holds a thousand runs called {stem}")
+        raise StoreError(f"{root} holds a thousand runs called {stem}")
 
     def write(self, event: str, step: int, **data: Any) -> None:
-        """Appends one event. Raises: OSError."""
+        """Appends one event. Where the disk takes no more the run goes on without a record, and one line says so."""
         line = json.dumps({"event": event, "step": step, "at": self._clock()} | data)
-        with open(self.folder / EVENTS, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(self.folder / EVENTS, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            if not self._broken:
+                _log.warning("the record of the run in %s cannot be written on: %s", self.folder, error)
+            self._broken = True
 
 
 @dataclass(slots=True)

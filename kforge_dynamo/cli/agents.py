@@ -12,6 +12,7 @@ from kforge_dynamo.agents.campaign import Campaign
 from kforge_dynamo.agents.opening import entry_of, open_model
 from kforge_dynamo.agents.registry import BUILTIN, read_user
 from kforge_dynamo.agents.strategies import STRATEGIES, Plan
+from kforge_dynamo.agents.transcript import runs
 from kforge_dynamo.errors import SettingsError
 from kforge_dynamo.ledger import tell
 from kforge_dynamo.records.spending import Budget
@@ -84,7 +85,7 @@ def campaign(words: Words, store: Store) -> Campaign:
         plan=Plan(words.strategy, words.iterations),
         budget=Budget(0.0, words.tokens, words.money, words.candidates),
         folder=runs_folder(store),
-        replay=Path(name.removeprefix("replay:")).expanduser() if name.startswith("replay:") else None,
+        replay=_recorded(name.removeprefix("replay:"), runs_folder(store)) if name.startswith("replay:") else None,
         reference=reference,
         reference_language=language,
         seeding=words.seeding,
@@ -92,6 +93,15 @@ def campaign(words: Words, store: Store) -> Campaign:
         remember=lessons.add if lessons is not None else None,
         say=lambda text: tell("step", "", text),
     )
+
+
+def _recorded(word: str, root: Path) -> Path:
+    """A run by its folder, a folder of runs, or a run's name. Raises: SettingsError."""
+    given = Path(word).expanduser()
+    found = next((path for path in (given, root / word) if word and path.is_dir() and runs(path)), None)
+    if found is None:
+        raise SettingsError(f"replay:{word}: no run is there; `kforge runs list` shows those in {root}")
+    return found
 
 
 def _reference(path: Path | None) -> tuple[str, str]:

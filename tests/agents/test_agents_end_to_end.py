@@ -136,3 +136,13 @@ def test_missing_key_is_said_before_anything_is_compiled(scene, monkeypatch):
     monkeypatch.delenv("XAI_API_KEY", raising=False)
     result = kforge("warm", f"{root}/net.py:net", "--shapes", "6x24", "--model", "grok")
     assert result.exit_code == 1 and "set the environment variable XAI_API_KEY" in result.output
+
+
+def test_agents_work_for_warm_alone(scene):
+    torch.compiler.reset()
+    ledger.reset()
+    model = torch.nn.Sequential(torch.nn.Linear(20, 12), torch.nn.ReLU())
+    with torch.no_grad():
+        torch.compile(model, backend="kforge", options={"on_miss": "agent"})(torch.randn(3, 20))
+    (region,) = ledger.report()
+    assert region.state == "not_searched" and "kforge warm --model" in region.reason

@@ -11,7 +11,7 @@ from kforge_dynamo.agents.model import Line, Reply, ScriptedModel
 from kforge_dynamo.agents.opening import EndOfRecord
 from kforge_dynamo.agents.registry import ModelEntry
 from kforge_dynamo.agents.search import Clock
-from kforge_dynamo.agents.transcript import comparable, cut, read
+from kforge_dynamo.agents.transcript import Transcript, comparable, cut, read
 from kforge_dynamo.records.candidate import Candidate, LaunchPlan
 from kforge_dynamo.records.outcome import Status
 from kforge_dynamo.records.spending import Budget
@@ -297,3 +297,41 @@ def test_campaign_remembers_and_recalls_lessons(tmp_path):
     without = campaign(tmp_path, LINES)
     without.search(PROBLEM, OneSeed(), evaluate, Clock(1000.0, Ticking(0.0)))
     assert "Learnt from other tasks" not in without.model.asked[0].user
+
+
+GIVEN = 'extern "C" void kforge_entry() {{}}  // {}\n'
+
+
+@pytest.mark.parametrize(("words", "named"), [("us 30", False), ("wrong", True)])
+def test_users_reference_in_a_language_of_the_target_is_judged_first(tmp_path, words, named):
+    said = []
+    made = campaign(tmp_path, [kernel("us 90")], reference=GIVEN.format(words), reference_language="cpp", say=said.append)
+    result = made.search(PROBLEM, OneSeed(), evaluate, Clock(1000.0, Ticking(0.0)))
+    assert any("does not compute the task linear+relu: inaccurate" in line for line in said) is named
+    assert ("us 30" in result.best.candidate.source) is not named
+    assert not named or "Reference kernel" not in made.model.asked[0].user
+
+
+def test_reference_that_the_model_finds_to_be_another_task_is_named_and_dropped(tmp_path):
+    said = []
+    lines = ["MISMATCH: it computes a softmax\n" + kernel("us 90"), kernel("us 80")]
+    made = campaign(tmp_path, lines, reference="kernel void f() {}", reference_language="metal", say=said.append, seeding=False)
+    made.search(PROBLEM, OneSeed(), evaluate, Clock(1000.0, Ticking(0.0)))
+    assert "the reference kernel does not compute this task: it computes a softmax" in said
+    assert "kernel void f()" in made.model.asked[0].user and "kernel void f()" not in made.model.asked[1].user
+
+
+def test_disk_that_is_full_costs_the_record_and_not_the_run(tmp_path, caplog):
+    made = campaign(tmp_path, LINES)
+    original = Transcript.begin
+
+    def begin(root, header):
+        transcript = original(root, header)
+        (transcript.folder / "events.jsonl").mkdir()
+        return transcript
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Transcript, "begin", staticmethod(begin))
+        result = made.search(PROBLEM, OneSeed(), evaluate, Clock(1000.0, Ticking(0.0)))
+    assert "us 50" in result.best.candidate.source
+    assert [line.getMessage().startswith("the record of the run") for line in caplog.records] == [True]

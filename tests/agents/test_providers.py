@@ -1,6 +1,7 @@
 """Real litellm against a real server on loopback: each way a provider fails is one sentence, within one time limit."""
 
 import dataclasses
+import os
 import subprocess
 import sys
 import time
@@ -137,10 +138,16 @@ def test_key_that_is_missing_or_none_is_said_before_the_first_request(monkeypatc
     assert caught.value.kind == "key"
 
 
-def test_importing_the_program_does_not_import_litellm():
-    program = "import sys, kforge_dynamo.cli.main, kforge_dynamo.agents.providers; print('litellm' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "False", done.stderr
+def test_neither_importing_the_program_nor_a_compile_imports_litellm(tmp_path):
+    program = (
+        "import sys, torch, kforge_dynamo.cli.main, kforge_dynamo.agents.providers\n"
+        "model = torch.compile(torch.nn.Linear(8, 8), backend='kforge', options={'on_miss': 'fallback'})\n"
+        "with torch.no_grad(): model(torch.randn(2, 8))\n"
+        "import kforge_dynamo; print(kforge_dynamo.stats()['regions'], 'litellm' in sys.modules)"
+    )
+    environment = os.environ | {"KFORGE_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout.strip() == "1 False", done.stderr
 
 
 def test_litellm_is_told_to_stay_offline_before_it_is_imported():
