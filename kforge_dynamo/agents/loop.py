@@ -306,10 +306,12 @@ class Loop:
         return self.means.now() - self._started
 
     def _final(self) -> Trial | None:
-        """The final stage of the fastest few, until one passes; kernels whose timing was unsteady come last."""
+        """The final stage of the fastest few, until one passes; right kernels without a steady timing come last."""
         done = [item for item in self.state.attempts if item.trial is not None]
         right = sorted((item for item in done if item.right), key=lambda item: item.us)
-        unsteady = [item for item in done if item.trial is not None and item.trial.verdict.status is Status.UNSTABLE_TIMING]
+        steady = {item.number for item in right}
+        untimed = (Status.PASSED, Status.UNSTABLE_TIMING)
+        unsteady = [item for item in done if item.trial and item.trial.verdict.status in untimed and item.number not in steady]
         unique = {item.identity: item for item in reversed([*right, *unsteady])}
         finalists = [item for item in [*right, *unsteady] if unique[item.identity] is item][:_FINALISTS]
         for index, item in enumerate(finalists):

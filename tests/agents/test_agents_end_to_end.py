@@ -4,6 +4,7 @@ Nothing here depends on who wins a race: verdicts are compared, times are not.
 """
 
 import json
+import re
 
 import pytest
 import torch
@@ -38,6 +39,9 @@ extern "C" void kforge_entry(void* const* inputs, void* const* outputs, void* co
 }}
 ```
 """
+RIGHT = ("passed", "unstable_timing", "timeout")
+"""What becomes of a right kernel, the last two on a machine that is busy with other work."""
+
 REPLIES = [
     KERNEL.format(idea="a first try", last="y[row * 32 + n] = sum + bias[n]"),
     KERNEL.format(idea="the missing semicolon", last="y[row * 32 + n] = sum < 0.0f ? 0.0f : sum;"),
@@ -78,7 +82,8 @@ def test_every_verdict_is_the_real_judges(scene):
     _, folder, _ = scene
     found = statuses(folder)
     assert found[:3] == ["compile_error", "inaccurate", "rejected"]
-    assert found[3] in ("passed", "unstable_timing") and found[4] in ("passed", "unstable_timing")
+    assert found[3] in RIGHT, found
+    assert all(status in RIGHT for status in found[4:]), found
 
 
 def test_compilers_words_and_the_mismatch_reach_the_next_prompt(scene):
@@ -119,7 +124,10 @@ def test_replay_of_a_changed_record_says_where_it_differs(scene, tmp_path):
 def test_run_is_replayed_live_and_ends_with_a_verified_winner(scene):
     _, folder, _ = scene
     result = kforge("runs", "replay", folder, "--trials", "live")
-    assert "best:" in result.output or "final checks of #3: unstable_timing" in result.output, result.output
+    outcome = re.search(r"step 4 \(\w+\): ([\w.]+( us)?);", result.output)
+    assert outcome is not None and (outcome[2] or outcome[1] in RIGHT), result.output
+    finals = [f"final checks of #3: {status}" for status in RIGHT[1:]]
+    assert outcome[1] == "timeout" or any(words in result.output for words in ("best:", *finals)), result.output
 
 
 def test_unknown_run_and_unknown_model_are_one_sentence(scene):
