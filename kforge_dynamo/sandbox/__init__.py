@@ -20,6 +20,6 @@ outputs of timed calls are compared as well, and addresses that were timed once 
 
 **Not covered yet**: the candidate shares an address space with the oracle and the clock, so code that goes looking for them
 can find them; it may use the network, the disk and as much memory as the user may; a process that leaves the group survives.
-A kernel that recognises its
-inputs by all of their bits and keeps results in its plan's buffers is right, and timed as fast as it then is. Results that need more bytes than are free are not searched.
+A kernel that recognises its inputs by all of their bits and keeps results in its plan's buffers is right, and is timed as fast
+as it then is. Results that need more bytes than are free are not searched.
 """
