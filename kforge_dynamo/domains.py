@@ -9,9 +9,27 @@ import math
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: `domain` is how people are told what is allowed, `read` turns a value into the field's.
+
+    `option` is False where only the environment sets it. `default` is in the form that `read` returns.
+    """
+
+    name: str
+    env: str
+    type: str
+    domain: str
+    default: Any
+    doc: str
+    read: Callable[[Any], Any]
+    option: bool = True
 
 
 def one_of(*names: str) -> Callable[[Any], str]:

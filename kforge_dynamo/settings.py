@@ -10,8 +10,8 @@ import difflib
 import logging
 import multiprocessing
 import os
-import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ import torch
 import torch._inductor  # `list_options`; read in torch 2.11 to 2.14
 import torch.distributed
 
-from kforge_dynamo import domains, torch_logs
+from kforge_dynamo import domains, surroundings, torch_logs
+from kforge_dynamo.domains import Row
 from kforge_dynamo.errors import SettingsError
 
 LOGGER = logging.getLogger(torch_logs.NAME)
@@ -43,7 +44,6 @@ KEY_NAMES = (
 )
 """Environment names under which language-model providers keep their keys. A value is read only to ask that provider."""
 
-_KEY_ENDINGS = ("_API_KEY", "_AUTH_TOKEN")
 
 _RANK_COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _RANKS = ("RANK", "LOCAL_RANK")
@@ -74,6 +74,7 @@ class Settings:
     record: str | None = None
     model: str = ""
     cxx: str | None = None
+    sandbox: tuple[str, ...] = ()
 
     @property
     def searching(self) -> bool:
@@ -94,23 +95,6 @@ class Settings:
         if values["on_miss"] == "auto":
             values["on_miss"] = "search" if may_search_by_default() else "fallback"
         return Settings(**values), inductor
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table: `domain` is how people are told what is allowed, `read` turns a value into the field's.
-
-    `option` is False where only the environment sets it. `default` is in the form that `read` returns.
-    """
-
-    name: str
-    env: str
-    type: str
-    domain: str
-    default: Any
-    doc: str
-    read: Callable[[Any], Any]
-    option: bool = True
 
 
 ROWS = (
@@ -226,6 +210,16 @@ ROWS = (
         option=False,
     ),
     Row(
+        "sandbox",
+        "KFORGE_SANDBOX",
+        "list of str",
+        f"on, off, or some of {', '.join(surroundings.SANDBOX_LAYERS)} with a minus before each",
+        (),
+        "Leaves layers of the sandbox out, as in -landlock,-seccomp, to find out which is in the way; off leaves all out.",
+        surroundings.layers_left_out,
+        option=False,
+    ),
+    Row(
         "log",
         "KFORGE_LOG",
         "str",
@@ -311,9 +305,24 @@ def present_names() -> tuple[str, ...]:
 
 
 def worker_environment() -> dict[str, str]:
-    """The environment for a worker: this process's, without keys of language models, with kforge off."""
-    kept = {name: value for name, value in os.environ.items() if name not in KEY_NAMES and not name.endswith(_KEY_ENDINGS)}
-    return kept | {"KFORGE_DISABLE": "1"}
+    """The environment for a worker: what compilers, torch and devices go by, no secrets, kforge off."""
+    return surroundings.inherited(os.environ) | {"KFORGE_DISABLE": "1"}
+
+
+def sandbox_without() -> frozenset[str]:
+    """The layers that KFORGE_SANDBOX leaves out. Raises: SettingsError."""
+    return frozenset(_value_of(next(row for row in ROWS if row.name == "sandbox"), {}))
+
+
+def compiler_folders() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Folders that compilers read here beside the system's own, and folders that they keep their caches in."""
+    return surroundings.compiler_folders(os.environ)
+
+
+def use_temporary_folder(path: str) -> None:
+    """This process and the programs it starts put their temporary files below `path`."""
+    os.environ["TMPDIR"] = path
+    tempfile.tempdir = path
 
 
 def configure_logging(settings: Settings) -> None:
@@ -325,20 +334,8 @@ def configure_logging(settings: Settings) -> None:
     if torch_logs.asked_for():
         return
     LOGGER.setLevel(_LEVELS[settings.log])
-    if not any(isinstance(handler, _Stderr) for handler in LOGGER.handlers):
-        LOGGER.addHandler(_Stderr())
-
-
-class _Stderr(logging.Handler):
-    """Writes to whatever `sys.stderr` is at that moment, one line a record, where nobody else handles it."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if logging.getLogger().handlers or sys.stderr is None:
-            return
-        try:
-            sys.stderr.write("kforge: " + " ".join(record.getMessage().split()) + "\n")
-        except (OSError, ValueError):  # a closed stream must not stop a compile
-            return
+    if not any(isinstance(handler, torch_logs.Stderr) for handler in LOGGER.handlers):
+        LOGGER.addHandler(torch_logs.Stderr())
 
 
 def _check_inductor_name(name: Any) -> None:

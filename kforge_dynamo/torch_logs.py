@@ -7,11 +7,26 @@ Private API, read in torch 2.11.0, 2.13.0 and 2.14.1: `torch._logging._internal.
 from __future__ import annotations
 
 import contextlib
+import logging
+import sys
 from typing import Any
 
 from torch._logging import _internal
 
 NAME = "kforge"
+
+
+class Stderr(logging.Handler):
+    """Writes to whatever `sys.stderr` is at that moment, one line a record, where nobody else handles it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        if logging.getLogger().handlers or sys.stderr is None:
+            return
+        try:
+            sys.stderr.write("kforge: " + " ".join(record.getMessage().split()) + "\n")
+        except (OSError, ValueError):  # a closed stream must not stop a compile
+            return
 
 
 def register() -> None:

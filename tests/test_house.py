@@ -22,7 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(group.split())
     for group in (
         "errors",
-        "records domains torch_logs",
+        "records domains torch_logs surroundings",
         "semantics peaks settings",
         "targets languages store",
         "ledger inductor_entry sites",
@@ -40,7 +40,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 """A room may import rooms of earlier groups and its own; `__init__` of the package may import any."""
 
 ENVIRONMENT_HOMES = ("settings.py",)
-PROCESS_HOMES = ("sandbox/worker.py", "sandbox/profile/external.py", "languages/")
+PROCESS_HOMES = ("sandbox/worker.py", "sandbox/forks.py", "sandbox/profile/external.py", "languages/")
 PRINT_HOMES = ("cli/",)
 BROAD_EXCEPT_HOMES = ("sandbox/", "runtime.py", "reference.py", "graph_pass.py", "backend.py")
 PRIVATE_TORCH_HOMES = (

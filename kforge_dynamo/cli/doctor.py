@@ -19,8 +19,17 @@ from rich.markup import escape
 
 from kforge_dynamo.errors import KforgeError, SettingsError
 from kforge_dynamo.languages.table import LANGUAGES
+from kforge_dynamo.sandbox.confine import describe
+from kforge_dynamo.sandbox.forks import probe
 from kforge_dynamo.sandbox.profile.instruments import INSTRUMENTS
-from kforge_dynamo.settings import KEY_NAMES, Settings, may_search_by_default, present_keys, present_names
+from kforge_dynamo.settings import (
+    KEY_NAMES,
+    Settings,
+    may_search_by_default,
+    present_keys,
+    present_names,
+    sandbox_without,
+)
 from kforge_dynamo.sites import store_of
 from kforge_dynamo.store import Store, open_store
 from kforge_dynamo.targets import detect, kforge_version, numerics, unknown_reason
@@ -75,6 +84,7 @@ def diagnose() -> list[Fact]:
         *_devices(settings),
         *_compilers(),
         *_profilers(),
+        *_sandbox(),
         *_cache(store),
         *_environment(settings, wrong),
         *_ipex(),
@@ -147,6 +157,26 @@ def _compilers() -> list[Fact]:
         path = shutil.which(name)
         facts.append(Fact("compilers", name, path or f"not found ({purpose})", True if path else None))
     return facts
+
+
+def _sandbox() -> list[Fact]:
+    """What the processes that judge candidates can be kept from here; found out by processes that try."""
+    if sys.platform != "linux":
+        return [Fact("sandbox", "candidates", "in the judge's process, ended by time alone: the layers are Linux's", False)]
+    try:
+        judge, runner, without = probe("judge"), probe("runner"), sandbox_without()
+    except (KforgeError, OSError) as error:
+        return [Fact("sandbox", "candidates", f"no process could be forked to find out: {error}", False)]
+    if "runner" in without:
+        runs = "in the judge's process: KFORGE_SANDBOX leaves the runner out"
+    else:
+        runs = f"on a CPU in a process each: {describe(runner)}"
+    whole = "runner" not in without and all(reason is None for _, reason in runner)
+    kinds = {reason for _, reason in judge}
+    return [
+        Fact("sandbox", "candidates", runs, whole),
+        Fact("sandbox", "judge", f"{describe(judge)}; on a GPU it runs candidates itself", kinds == {None}),
+    ]
 
 
 def _cache(store: Store) -> list[Fact]:

@@ -84,6 +84,10 @@ def _tasks(batch: Path) -> list[tuple[Path, Assignment]]:
     places = sorted(path.parent for path in batch.rglob(TASK_FILE))
     if not places:
         raise SettingsError(f"no {TASK_FILE} below {str(batch)!r}; kforge task export TARGET --to DIR writes such folders")
+    if not any(candidates_of(place) for place in places):
+        raise SettingsError(
+            f"no kernel below {str(batch)!r}; put them into the folder {CANDIDATES} of a task, as its README says"
+        )
     return [(place, load_task(place)) for place in places]
 
 

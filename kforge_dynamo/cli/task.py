@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 
 @task.command("list")
-def listtasks_of(
+def list_tasks(
     target: TargetWord,
     shapes: Shapes,
     dtype: Dtype = "float32",

@@ -5,32 +5,29 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
-from kforge_dynamo.errors import BuildError, GuardrailError, ToolchainError
-from kforge_dynamo.languages.base import Language, Launcher, canonical_dims
+from kforge_dynamo.languages.base import Language, Launcher
 from kforge_dynamo.languages.formats import scheme_refusal
 from kforge_dynamo.records.codec import digest
 from kforge_dynamo.records.guardrail import ALL, Guards
 from kforge_dynamo.records.outcome import Status, Timings, Trial, Verdict
 from kforge_dynamo.records.request import Request
-from kforge_dynamo.sandbox.baseline import anchor_of, compile_region
 from kforge_dynamo.sandbox.bench import Bench
 from kforge_dynamo.sandbox.discrimination import Discrimination, discriminate, few_rows
+from kforge_dynamo.sandbox.forks import Forks
 from kforge_dynamo.sandbox.inputs import BY_NAME, InputClass, Seeds
 from kforge_dynamo.sandbox.memory import scratch_bytes, shortage
 from kforge_dynamo.sandbox.plans import buffer_downcast, check_plan
 from kforge_dynamo.sandbox.points import further_points
 from kforge_dynamo.sandbox.precision import set_flags
-from kforge_dynamo.sandbox.profile.attach import attach
-from kforge_dynamo.sandbox.race import Rivals, race
+from kforge_dynamo.sandbox.remote import Clock
 from kforge_dynamo.sandbox.threads import for_checks, threads
+from kforge_dynamo.sandbox.venue import Apart, Here, Untimed, Venue, built, unusable
 from kforge_dynamo.sandbox.verify import Plan, verify
-from kforge_dynamo.sandbox.watch import launch_threads, written_memory
+from kforge_dynamo.sandbox.watch import launch_threads
 
 _SEEDS = {"search": (0,), "final": (0, 1, 2, 3, 4)}
 _ELSEWHERE = ("unit", "integers", "scaled")
@@ -45,15 +42,25 @@ class Evaluator:
     """Evaluates requests one after the other and keeps what does not depend on the candidate."""
 
     def __init__(
-        self, languages: Mapping[str, Language], device: torch.device, secret: bytes, say: Say, guards: Guards = ALL
+        self,
+        languages: Mapping[str, Language],
+        device: torch.device,
+        secret: bytes,
+        say: Say,
+        guards: Guards = ALL,
+        forks: Forks | None = None,
     ) -> None:
-        self._languages, self._device, self._say, self._guards = languages, device, say, guards
+        self._languages, self._device, self._told, self._guards = languages, device, say, guards
+        self._clock = Clock.of(0.0)
         self._threads = torch.get_num_threads()
         self._seeds = Seeds(secret)
         self._benches: OrderedDict[str, Bench] = OrderedDict()
         self._judged: dict[tuple[str, tuple[int, ...]], Discrimination] = {}
-        self._rivals: dict[tuple[str, str], Future[Rivals]] = {}
-        self._compiling = ThreadPoolExecutor(1, thread_name_prefix="inductor")
+        self._venue: Venue = (
+            Here(languages, device, self._threads, self._say)
+            if forks is None
+            else Apart(languages, forks, self._threads, self._say)
+        )
 
     def evaluate(self, request: Request) -> Trial:
         """The trial. Raises what the candidate or the machine raises: the border is the caller's.
@@ -63,26 +70,32 @@ class Evaluator:
         try:
             return self._evaluate(request)
         finally:
+            self._venue.end()
             if self._device.type == "cuda":
                 for bench in self._benches.values():
                     bench.release()
                 torch.cuda.empty_cache()
 
+    def _say(self, text: str) -> None:
+        self._clock.stage = text
+        self._told(text)
+
     def _evaluate(self, request: Request) -> Trial:
         start = time.monotonic()
+        self._clock = Clock.of(request.deadline_s)
         set_flags(request.numerics)
         self._say("memory check")
         lack = shortage(request.task, _largest(request), self._device, request.memory_bytes)
         if lack is not None:
             return _trial(request, Verdict(Status.NOT_TESTABLE, None, None, "memory", lack))
-        refused = _refused(request, self._guards)
+        refused = _refused(request, self._guards) or unusable(request, self._languages)
         if refused is not None:
             return _trial(request, refused)
         scratch = scratch_bytes(request.candidate.plan, request.task, _largest(request))
         lack = shortage(request.task, _largest(request), self._device, request.memory_bytes, scratch)
         if lack is not None:  # another candidate may need less
             return _trial(request, Verdict(Status.REJECTED, None, None, "memory", lack))
-        rivals = self._start_rivals(request) if request.time else None
+        self._venue.begin(request, self._clock)
         bench = self._bench(request)
         self._say("discrimination")
         with threads(for_checks(request.task, request.sizes, self._threads)):
@@ -90,20 +103,29 @@ class Evaluator:
         if judged.reason is not None and self._guards.discrimination:
             return _trial(request, Verdict(Status.NOT_TESTABLE, None, None, "discrimination", judged.reason))
         self._say("build")
-        launcher = self._launcher(request)
+        launcher = built(self._venue, request)
         if isinstance(launcher, Verdict):
             return _trial(request, launcher)
-        before = written_memory(request.artifact_folder)
         with threads(for_checks(request.task, _largest(request), self._threads)):
             verdict = self._verify(request, bench, launcher, judged, start)
         if not verdict.passed:
             return _trial(request, verdict)
-        trial = _trial(request, verdict) if rivals is None else self._race(request, bench, launcher, rivals, verdict)
-        if trial.verdict.passed and self._guards.state and written_memory(request.artifact_folder) != before:
+        trial = self._timed(request, launcher, bench, verdict) if request.time else _trial(request, verdict)
+        if trial.verdict.passed and self._guards.state and self._venue.wrote():
             words = "launches wrote to memory of the candidate's own library, which survives a call [rule state]"
             return _trial(request, Verdict(Status.STRAY_WRITE, None, None, "library", words))
+        if not trial.verdict.passed:
+            return trial
         self._say("profile")
-        return attach(trial, request, self._languages[request.candidate.language], launcher, bench)
+        return self._venue.profiled(trial, request, launcher, bench)
+
+    def _timed(self, request: Request, launcher: Launcher, bench: Bench, verdict: Verdict) -> Trial:
+        try:
+            refused, timings = self._venue.race(request, launcher, bench)
+        except Untimed as error:
+            words = f"{verdict.evidence}; not timed, Inductor could not compile the region: {error}"
+            return _trial(request, Verdict(verdict.status, verdict.error_ratio, verdict.e0, verdict.where, words))
+        return _trial(request, refused or verdict, timings)
 
     def _bench(self, request: Request) -> Bench:
         key = f"{digest(request.task)}:{digest(request.numerics)}"
@@ -119,23 +141,6 @@ class Evaluator:
         if key not in self._judged:
             self._judged[key] = discriminate(bench, request.sizes)
         return self._judged[key]
-
-    def _launcher(self, request: Request) -> Launcher | Verdict:
-        candidate = request.candidate
-        language = self._languages.get(candidate.language)
-        if language is None:
-            known = ", ".join(sorted(self._languages)) or "none"
-            return Verdict(Status.REJECTED, None, None, "language", f"no language {candidate.language!r}; known are {known}")
-        missing = language.missing(request.target)
-        if missing is not None:
-            return Verdict(Status.COMPILE_ERROR, None, None, "language", missing)
-        try:
-            artifact = language.build(candidate, request.task, request.target, Path(request.artifact_folder))
-            return language.load(artifact, candidate, request.task, canonical_dims(request.task))
-        except GuardrailError as error:
-            return Verdict(Status.REJECTED, None, None, "guardrails", f"{error} [rule source]")
-        except (BuildError, ToolchainError) as error:
-            return Verdict(Status.COMPILE_ERROR, None, None, "build", str(error))
 
     def _verify(self, request: Request, bench: Bench, launcher: Launcher, judged: Discrimination, start: float) -> Verdict:
         numbers, atomics = _SEEDS[request.stage], request.candidate.plan.atomics
@@ -161,27 +166,6 @@ class Evaluator:
         same = f"; equivalent mutants: {', '.join(judged.equivalent)}" if judged.equivalent else ""
         same += f"; hidden by half precision: {', '.join(judged.indistinct)}" if judged.indistinct else ""
         return Verdict(Status.PASSED, verdict.error_ratio, verdict.e0, verdict.where, verdict.evidence + ways + same)
-
-    def _start_rivals(self, request: Request) -> Future[Rivals]:
-        key = (digest(request.task) + digest(request.numerics), f"{request.sizes}:{request.mode}:{request.inductor}")
-        if key not in self._rivals:
-            alone = "max" in request.mode or "max_autotune" in request.inductor
-            self._rivals[key] = self._compiling.submit(_compile_rivals, request, self._device, self._threads)
-            if alone:  # it times kernels of its own, beside which nothing else should run
-                self._say("Inductor's autotuning")
-                self._rivals[key].exception()
-        return self._rivals[key]
-
-    def _race(self, request: Request, bench: Bench, launcher: Launcher, future: Future[Rivals], verdict: Verdict) -> Trial:
-        self._say("Inductor's compile of the region")
-        error = future.exception()
-        if error is not None:
-            cause = f"{type(error).__name__}: {str(error)[:200]}"
-            words = f"{verdict.evidence}; not timed, Inductor could not compile the region: {cause}"
-            return _trial(request, Verdict(verdict.status, verdict.error_ratio, verdict.e0, verdict.where, words))
-        self._say("timing")
-        refused, timings = race(request, launcher, bench, future.result())
-        return _trial(request, refused or verdict, timings)
 
 
 def _refused(request: Request, guards: Guards) -> Verdict | None:
@@ -212,16 +196,3 @@ def _largest(request: Request) -> tuple[int, ...]:
 def _usable(classes: Sequence[InputClass], judged: Discrimination) -> tuple[InputClass, ...]:
     names = {chosen.name for chosen in judged.classes}
     return tuple(chosen for chosen in classes if chosen.name in names) or judged.classes
-
-
-def _compile_rivals(request: Request, device: torch.device, threads: int) -> Rivals:
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # the current device is a thread's own
-    region = compile_region(request.task, request.sizes, device, request.mode, request.inductor, threads)
-    bare = anchor_of(request.task)
-    if bare is None:
-        return Rivals(region, None, ())
-    task, used = bare
-    axes = dict(zip(request.task.axes, request.sizes, strict=True))
-    sizes = tuple(axes[axis] for axis in task.axes)
-    return Rivals(region, compile_region(task, sizes, device, request.mode, request.inductor, threads), used)

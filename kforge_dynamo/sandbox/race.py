@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -13,7 +14,7 @@ from kforge_dynamo.languages.base import Bindable, Bound, Launcher
 from kforge_dynamo.records.outcome import Status, Timings, Verdict
 from kforge_dynamo.records.request import Request
 from kforge_dynamo.records.task import Task
-from kforge_dynamo.sandbox.baseline import Compiled
+from kforge_dynamo.sandbox.baseline import Compiled, anchor_of, compile_region
 from kforge_dynamo.sandbox.bench import Bench
 from kforge_dynamo.sandbox.inputs import BY_NAME, full_shape
 from kforge_dynamo.sandbox.layout import TIMED_PAD, place, same_bits
@@ -23,9 +24,11 @@ from kforge_dynamo.sandbox.timing import (
     EFFORTS,
     UNSTABLE_SPREAD,
     Call,
+    Check,
     Contest,
     Effort,
     Samples,
+    disagreement,
     measurement,
     roofline_us,
     sample_replay,
@@ -59,15 +62,58 @@ class _Stand:
     expected: list[torch.Tensor]
 
 
+class Track(Protocol):
+    """Where the contestants run."""
+
+    def first(self, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Takes the next set of inputs, and returns the candidate's outputs for it."""
+
+    def again(self, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The candidate's outputs for these values at the addresses of the first set."""
+
+    def contest(self, rotation: int, check: Check) -> Contest:
+        """The contest over the sets taken so far."""
+
+    def fault(self) -> str | None:
+        """What shows that its clock cannot be believed; None where nothing does."""
+
+
+class _HereTrack:
+    """In this process: the contestants share its clock."""
+
+    def __init__(self, request: Request, launcher: Launcher, rivals: Rivals, device: torch.device) -> None:
+        self._call = candidate_call(request.task, request.sizes, launcher, device)
+        self._rivals, self._device = rivals, device
+        self._inputs: list[list[torch.Tensor]] = []
+
+    def first(self, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        self._inputs.append(inputs)
+        return self._call(inputs)
+
+    def again(self, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        overwrite(self._inputs[0], inputs)
+        return self._call(self._inputs[0])
+
+    def contest(self, rotation: int, check: Check) -> Contest:
+        return Contest(calls_of(self._call, self._rivals, self._inputs), rotation, check, self._device)
+
+    def fault(self) -> str | None:
+        return None
+
+
 def race(request: Request, launcher: Launcher, bench: Bench, rivals: Rivals) -> tuple[Verdict | None, tuple[Timings, ...]]:
+    """Timings of every regime of the device with all contestants in this process, or the verdict that forbids them."""
+    return run_race(request, bench, _HereTrack(request, launcher, rivals, bench.device))
+
+
+def run_race(request: Request, bench: Bench, track: Track) -> tuple[Verdict | None, tuple[Timings, ...]]:
     """Timings of every regime of the device, or the verdict that forbids them."""
-    call = candidate_call(request.task, request.sizes, launcher, bench.device)
-    stands = _stands(request, bench, call)
+    stands = _stands(request, bench, track)
     with threads(for_checks(request.task, request.sizes, torch.get_num_threads())):
         fault = _unverified(request, bench, stands) if bench.guards.timed else None
     if fault is not None:
         return fault, ()
-    contest = _contest(request, bench, call, rivals, stands)
+    contest = track.contest(len(stands), _check(request, bench, stands))
     floor_us = roofline_us(request.task, request.sizes, request.target)
     effort = EFFORTS[request.stage]
     timings = []
@@ -81,13 +127,30 @@ def race(request: Request, launcher: Launcher, bench: Bench, rivals: Rivals) -> 
         if samples is None:
             continue
         verdict = _refused(samples, regime, floor_us if bench.guards.roofline else None, request.stage)
+        lie = track.fault()
+        if verdict is None and lie is not None:
+            verdict = Verdict(Status.TOO_FAST, None, None, f"timing, {regime}", lie)
         if verdict is not None:
             return verdict, ()
         anchor = measurement(samples, "anchor", regime, len(stands)) if "anchor" in samples.by_name else None
         candidate, region = (measurement(samples, name, regime, len(stands)) for name in ("candidate", "region"))
         timings.append(Timings(regime, request.mode or "default", candidate, region, anchor))
-    stale = _stale(request, bench, call, stands) if bench.guards.reused else None
+    stale = _stale(request, bench, track, stands) if bench.guards.reused else None
     return stale, () if stale is not None else tuple(timings)
+
+
+def compile_rivals(request: Request, device: torch.device, threads: int) -> Rivals:
+    """Inductor's versions for a request. Raises what Inductor raises."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # the current device is a thread's own
+    region = compile_region(request.task, request.sizes, device, request.mode, request.inductor, threads)
+    bare = anchor_of(request.task)
+    if bare is None:
+        return Rivals(region, None, ())
+    task, used = bare
+    axes = dict(zip(request.task.axes, request.sizes, strict=True))
+    sizes = tuple(axes[axis] for axis in task.axes)
+    return Rivals(region, compile_region(task, sizes, device, request.mode, request.inductor, threads), used)
 
 
 def candidate_call(
@@ -143,7 +206,7 @@ class _Runner:
         self._launcher(tensors[: self._inputs], tensors[self._inputs :], self._sizes)
 
 
-def _stands(request: Request, bench: Bench, call: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]) -> list[_Stand]:
+def _stands(request: Request, bench: Bench, track: Track) -> list[_Stand]:
     axes = dict(zip(request.task.axes, request.sizes, strict=True))
     stands = []
     for number in range(_rotation(request, bench.device)):
@@ -153,7 +216,7 @@ def _stands(request: Request, bench: Bench, call: Callable[[Sequence[torch.Tenso
             place(values, item, full_shape(item, axes), TIMED_PAD).tensor
             for values, item in zip(drawn, request.task.inputs, strict=True)
         ]
-        stands.append(_Stand(source, inputs, [output.clone() for output in call(inputs)]))
+        stands.append(_Stand(source, inputs, [output.clone() for output in track.first(inputs)]))
     return stands
 
 
@@ -176,24 +239,27 @@ def _unverified(request: Request, bench: Bench, stands: Sequence[_Stand]) -> Ver
     return None
 
 
-def _contest(
-    request: Request, bench: Bench, call: Callable[..., list[torch.Tensor]], rivals: Rivals, stands: list[_Stand]
-) -> Contest:
-    inputs = [stand.inputs for stand in stands]
-    calls: dict[str, Call] = {
-        "candidate": lambda number: call(inputs[number]),
-        "region": lambda number: rivals.region([*inputs[number]]),
-    }
-    anchor = rivals.anchor
-    if anchor is not None:
-        bare = [[stand[used] for used in rivals.anchor_inputs] for stand in inputs]
-        calls["anchor"] = lambda number: anchor([*bare[number]])
+def _check(request: Request, bench: Bench, stands: Sequence[_Stand]) -> Check:
+    """The comparison of a timed call's outputs with the verified ones."""
 
     def check(number: int, outputs: Sequence[torch.Tensor]) -> str | None:
         fault = _compared(request, bench, stands[number], outputs) if bench.guards.timed else None
         return None if fault is None else f"{fault} (set {number}) [rule timed]"
 
-    return Contest(calls, len(stands), check, bench.device)
+    return check
+
+
+def calls_of(call: Callable[..., list[torch.Tensor]], rivals: Rivals | None, inputs: list[list[torch.Tensor]]) -> dict[str, Call]:
+    """The contestants by name, each called with the number of a set of inputs."""
+    calls: dict[str, Call] = {"candidate": lambda number: call(inputs[number])}
+    if rivals is None:
+        return calls
+    calls["region"] = lambda number: rivals.region([*inputs[number]])
+    anchor = rivals.anchor
+    if anchor is not None:
+        bare = [[stand[used] for used in rivals.anchor_inputs] for stand in inputs]
+        calls["anchor"] = lambda number: anchor([*bare[number]])
+    return calls
 
 
 def _compared(request: Request, bench: Bench, stand: _Stand, outputs: Sequence[torch.Tensor]) -> str | None:
@@ -211,18 +277,20 @@ def _far(request: Request, bench: Bench, stand: _Stand, outputs: Sequence[torch.
     return None if verdict.passed else f"a timed call is wrong: {verdict.evidence}"
 
 
-def _stale(
-    request: Request, bench: Bench, call: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]], stands: Sequence[_Stand]
-) -> Verdict | None:
+def _stale(request: Request, bench: Bench, track: Track, stands: Sequence[_Stand]) -> Verdict | None:
     """What a timed call gives for other values at addresses that it has seen: results kept by address are old ones."""
-    first, second = stands[:2]
-    for mine, other in zip(first.inputs, second.inputs, strict=True):
-        _repeating_once(mine).copy_(_repeating_once(other))
-    fault = _compared(request, bench, second, call(first.inputs))
+    second = stands[1]
+    fault = _compared(request, bench, second, track.again(second.inputs))
     if fault is None:
         return None
     words = f"with other values at addresses that were timed: {fault} [rule reused]"
     return Verdict(Status.NON_DETERMINISTIC, None, None, "after timing", words)
+
+
+def overwrite(mine: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> None:
+    """Puts the values of `others` where those of `mine` are."""
+    for left, right in zip(mine, others, strict=True):
+        _repeating_once(left).copy_(_repeating_once(right))
 
 
 def _repeating_once(tensor: torch.Tensor) -> torch.Tensor:
@@ -232,8 +300,17 @@ def _repeating_once(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _unsteady(samples: Samples) -> bool:
-    return any(spread_share(samples.by_name[name]) > UNSTABLE_SPREAD for name in ("candidate", "region"))
+def _unsteady(samples: Samples) -> str | None:
+    """Why nothing can be concluded from the samples; None where something can."""
+    judged = {name: samples.by_name[name] for name in ("candidate", "region")}
+    shares = {name: f"{spread_share(found):.0%}" for name, found in judged.items()}
+    if any(spread_share(found) > UNSTABLE_SPREAD for found in judged.values()):
+        return f"samples scatter by {shares} of their median"
+    for name, found in judged.items():
+        words = disagreement(found)
+        if words is not None:
+            return f"the A/A run of {name} fails: {words}"
+    return None
 
 
 def _refused(samples: Samples, regime: str, floor_us: float | None, stage: str) -> Verdict | None:
@@ -243,8 +320,8 @@ def _refused(samples: Samples, regime: str, floor_us: float | None, stage: str) 
     fast = too_fast(median_us, floor_us)
     if fast is not None:
         return Verdict(Status.TOO_FAST, None, None, f"timing, {regime}", fast)
-    if stage == "final" and _unsteady(samples):
-        shares = {name: f"{spread_share(found):.0%}" for name, found in samples.by_name.items()}
-        words = f"samples scatter by {shares} of their median after a second run; the machine is too busy to time on"
+    reason = _unsteady(samples) if stage == "final" else None
+    if reason is not None:
+        words = f"{reason} after a second run; the machine is too busy to time on"
         return Verdict(Status.UNSTABLE_TIMING, None, None, f"timing, {regime}", words)
     return None

@@ -40,6 +40,8 @@ _THREADS = Path("/proc/self/task")
 _DISTURBED_SHARE = 0.05
 _PATIENCE = 3.0  # times the budget, where other work disturbs
 UNSTABLE_SPREAD = 0.5
+_SAME_SHARE = 0.02
+_FEWEST_APART = 10  # samples of which two medians can be made
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +58,29 @@ EFFORTS = {"search": Effort(0.4, 5, 11, 3), "final": Effort(1.5, 15, 31, 15)}
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """One sample: its seconds, how long threads waited for a core, the last set of inputs and the outputs for it."""
+
+    seconds: float
+    waited_s: float
+    last: int
+    outputs: Sequence[torch.Tensor]
+
+
+Sampler = Callable[[str, int, int], Taken]
+"""Times so many calls of the contestant of that name; the third number says with which set of inputs they begin."""
+
+
+@dataclass(frozen=True, slots=True)
 class Contest:
-    """Contestants by name, "candidate" first; `rotation` is how many sets of inputs there are."""
+    """Contestants by name, "candidate" first; `rotation` is how many sets of inputs there are. With `sampler` the calls happen
+    elsewhere, and `calls` only gives the names."""
 
     calls: dict[str, Call]
     rotation: int
     check: Check
     device: torch.device
+    sampler: Sampler | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +127,27 @@ def spread_share(samples: Sequence[float]) -> float:
     return (high - low) / middle if middle > 0 else 0.0
 
 
+def disagreement(samples: Sequence[float]) -> str | None:
+    """What an A/A run says against a measurement: its samples in turn are two measurements of one thing, whose medians must
+    agree within 2 %, or within what so few samples can tell at the 95 % level; None where they do."""
+    if len(samples) < _FEWEST_APART:
+        return None
+    first, second = Measurement(tuple(samples[0::2]), ""), Measurement(tuple(samples[1::2]), "")
+    apart_us = abs(first.median_us - second.median_us)
+    allowed_us = max(_SAME_SHARE * first.median_us, math.hypot(first.uncertainty_us, second.uncertainty_us))
+    if apart_us <= allowed_us:
+        return None
+    return f"every other sample has a median of {first.median_us:.2f} us, the others {second.median_us:.2f} us"
+
+
 def sample_wall(contest: Contest, effort: Effort) -> Samples:
     """Host-clock samples of all contestants, interleaved.
 
     On a CPU, samples during which a thread of this process waited for a core are set aside, where enough others are found in
     time: they tell of the machine's other work.
     """
-    estimates = {name: _estimate_s(call, contest) for name, call in contest.calls.items()}
+    take = contest.sampler or sampler(contest.calls, contest.rotation, contest.device)
+    estimates = {name: _estimate_s(take, name, contest.rotation) for name in contest.calls}
     rounds, counts = _shares(estimates, effort)
     kept: dict[str, list[float]] = {name: [] for name in contest.calls}
     every: dict[str, list[float]] = {name: [] for name in contest.calls}
@@ -124,12 +156,11 @@ def sample_wall(contest: Contest, effort: Effort) -> Samples:
     with _no_collection():
         while not _enough(kept, rounds, effort, turn, time.monotonic() - start):
             for name in order[turn % len(order) :] + order[: turn % len(order)]:
-                waited_s = _waited_s(contest.device)
-                seconds, last, outputs = _timed(contest.calls[name], counts[name], turn, contest)
-                every[name].append(seconds / counts[name] * 1e6)
-                if _waited_s(contest.device) - waited_s <= _DISTURBED_SHARE * seconds:
+                taken = take(name, counts[name], turn)
+                every[name].append(taken.seconds / counts[name] * 1e6)
+                if taken.waited_s <= _DISTURBED_SHARE * taken.seconds:
                     kept[name].append(every[name][-1])
-                fault = contest.check(last, outputs) if name == "candidate" else None
+                fault = contest.check(taken.last, taken.outputs) if name == "candidate" else None
                 if fault is not None:
                     return Samples({}, counts, 0, fault)
             turn += 1
@@ -180,22 +211,28 @@ def _shares(estimates: dict[str, float], effort: Effort) -> tuple[int, dict[str,
     return rounds, {name: max(1, min(1000, int(slice_s / max(seconds, 1e-9)))) for name, seconds in estimates.items()}
 
 
-def _estimate_s(call: Call, contest: Contest) -> float:
-    for number in range(max(_WARM_CALLS, contest.rotation)):
-        call(number % contest.rotation)
-    return min(_timed(call, 1, turn, contest)[0] for turn in range(3))
+def _estimate_s(take: Sampler, name: str, rotation: int) -> float:
+    take(name, max(_WARM_CALLS, rotation), 0)
+    return min(take(name, 1, turn).seconds for turn in range(3))
 
 
-def _timed(call: Call, count: int, turn: int, contest: Contest) -> tuple[float, int, Sequence[torch.Tensor]]:
-    rotation = contest.rotation
-    numbers = [(turn + step) % rotation for step in range(count)]
-    outputs: Sequence[torch.Tensor] = ()
-    _drain(contest.device)
-    start = time.perf_counter()
-    for number in numbers:
-        outputs = call(number)
-    _drain(contest.device)
-    return time.perf_counter() - start, numbers[-1], outputs
+def sampler(calls: dict[str, Call], rotation: int, device: torch.device) -> Sampler:
+    """Times calls in this process by its clock, the device drained before and after, so that work on any stream counts."""
+
+    def take(name: str, count: int, turn: int) -> Taken:
+        call = calls[name]
+        numbers = [(turn + step) % rotation for step in range(count)]
+        outputs: Sequence[torch.Tensor] = ()
+        _drain(device)
+        waited_s = _waited_s(device)
+        start = time.perf_counter()
+        for number in numbers:
+            outputs = call(number)
+        _drain(device)
+        seconds = time.perf_counter() - start
+        return Taken(seconds, _waited_s(device) - waited_s, numbers[-1], outputs)
+
+    return take
 
 
 def _drain(device: torch.device) -> None:

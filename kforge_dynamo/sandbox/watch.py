@@ -13,6 +13,7 @@ import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -23,6 +24,16 @@ from kforge_dynamo.sandbox.trap import Trapped, trap
 _TASKS = Path("/proc/self/task")
 _MAPS = Path("/proc/self/maps")
 _NAME = "kforge-launch"
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """A launcher whose kernel runs in another process, and is observed there."""
+
+    def watched(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int], *, trapped: bool
+    ) -> None:
+        """One launch. Raises: LaunchFault."""
 
 
 class LaunchFault(RuntimeError):
@@ -45,6 +56,9 @@ def observed(
 
     Raises: LaunchFault, and what the launcher raises.
     """
+    if isinstance(launcher, Elsewhere):
+        launcher.watched(inputs, outputs, sizes, trapped=trapped and guards.trap)
+        return
     try:
         with _named(), trap(on=trapped and guards.trap):
             launcher(inputs, outputs, sizes)

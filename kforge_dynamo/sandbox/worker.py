@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import selectors
@@ -21,6 +20,7 @@ from kforge_dynamo.errors import RecordError, ToolchainError
 from kforge_dynamo.records.codec import from_text, to_text
 from kforge_dynamo.records.outcome import Status, Trial, Verdict
 from kforge_dynamo.records.request import Request
+from kforge_dynamo.sandbox.pipes import KEPT_LINES, drain, ended, last_words, line, message
 
 Environment = Callable[[], Mapping[str, str]]
 """The whole environment of the child. Must switch kforge off in it; what would change Triton's mode is removed here."""
@@ -29,9 +29,7 @@ _NEVER_INHERITED = ("TRITON_INTERPRET", "PYTHONSTARTUP", "PYTHONINSPECT")
 _log = logging.getLogger("kforge")
 _READY_S = 180.0
 _LOOK_S = 0.5  # how long a death without a closed pipe may go unnoticed
-_LONGEST_LINE = 16 << 20
-_KEPT_LINES = 40
-_SHOWN_LINES = 8
+_LAST_WORDS_S = 0.2
 
 
 @dataclass(slots=True)
@@ -52,10 +50,11 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Why no answer came."""
+    """Why no answer came. With `replaced` the program has another judge in place already."""
 
     status: Status
     words: str
+    replaced: bool = False
 
 
 class Worker:
@@ -96,9 +95,8 @@ class Worker:
         with self._lock:
             running = self._ready()
             running.asked += 1
-            message = {"kind": "request", "number": running.asked, "text": to_text(request)}
             try:
-                running.requests.write(json.dumps(message).encode() + b"\n")
+                running.requests.write(line({"kind": "request", "number": running.asked, "text": to_text(request)}))
                 running.requests.flush()
             except OSError:
                 return self._over(request, self._death(running))
@@ -139,7 +137,10 @@ class Worker:
         return running
 
     def _over(self, request: Request, end: _End) -> Trial:
-        self._stop()
+        if end.replaced and self._running is not None:
+            self._running.ready = False
+        else:
+            self._stop()
         return Trial(request.candidate, Verdict(end.status, None, None, "worker", end.words), ())
 
     def _launch(self) -> _Running:
@@ -149,6 +150,8 @@ class Worker:
         command += ["--device", self._device, "--threads", str(self._threads), "--parent", str(os.getpid())]
         command += ["--read", str(request_read), "--write", str(answer_write)]
         environment = {name: value for name, value in self._environment().items() if name not in _NEVER_INHERITED}
+        if self._device == "cpu":
+            environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # a pool of compilers would be a stranger among the forks
         environment["OMP_NUM_THREADS"] = str(self._threads)
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         process = subprocess.Popen(
@@ -162,30 +165,32 @@ class Worker:
         )
         os.close(request_read)
         os.close(answer_write)
-        printed: deque[str] = deque(maxlen=_KEPT_LINES)
-        drain = threading.Thread(target=_drain, args=(process.stdout, printed), daemon=True)
-        drain.start()
-        return _Running(process, os.fdopen(request_write, "wb"), answer_read, printed, drain, os.getpid())
+        printed: deque[str] = deque(maxlen=KEPT_LINES)
+        reader = threading.Thread(target=drain, args=(process.stdout, printed), daemon=True)
+        reader.start()
+        return _Running(process, os.fdopen(request_write, "wb"), answer_read, printed, reader, os.getpid())
 
     def _await(self, running: _Running, kind: str, timeout_s: float) -> dict[str, object] | _End:
         deadline = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
             selector.register(running.answers, selectors.EVENT_READ)
             while True:
-                message = _message(running.buffer)
-                if message is None:
+                found = message(running.buffer)
+                if found is None:
                     return _End(Status.RUNTIME_ERROR, "the worker wrote something on its answer pipe that is no message")
-                if message.get("kind") == kind and message.get("number") == running.asked:
-                    return message  # another number answers a request whose caller was interrupted
-                if message.get("kind") == "stage":
-                    running.stage = str(message.get("text"))
+                if found.get("kind") == kind and (kind == "ready" or found.get("number") == running.asked):
+                    return found  # another number answers a request whose caller was interrupted
+                if found.get("kind") == "stage":
+                    running.stage = str(found.get("text"))
                     _log.debug("worker %d at %.2f s: %s", running.process.pid, time.monotonic(), running.stage)
-                if message:
+                if found.get("kind") == "died":
+                    return self._replaced(running, str(found.get("text")))
+                if found:
                     continue
                 left_s = deadline - time.monotonic()
-                ended = running.process.poll() is not None
-                if not selector.select(0 if ended else max(0.0, min(left_s, _LOOK_S))):
-                    if ended:  # a process that it forked may hold the pipe open
+                over = running.process.poll() is not None
+                if not selector.select(0 if over else max(0.0, min(left_s, _LOOK_S))):
+                    if over:  # a process that it forked may hold the pipe open
                         return self._death(running)
                     if left_s <= 0:
                         return _End(Status.TIMEOUT, f"no answer within {timeout_s:.1f} s; it was at: {running.stage}")
@@ -201,9 +206,15 @@ class Worker:
         except subprocess.TimeoutExpired:
             return _End(Status.RUNTIME_ERROR, f"the worker closed its answer pipe without an answer, at: {running.stage}")
         running.drain.join(timeout=1.0)
-        ended = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
-        last = "\n".join(list(running.printed)[-_SHOWN_LINES:])
-        return _End(Status.RUNTIME_ERROR, f"the worker {ended}, at: {running.stage}. Its last words:\n{last}")
+        return _End(Status.RUNTIME_ERROR, self._obituary(running, f"the worker {ended(code)}"))
+
+    def _replaced(self, running: _Running, how: str) -> _End:
+        """The judge died; the program has forked another, which will say that it is ready."""
+        running.drain.join(timeout=_LAST_WORDS_S)
+        return _End(Status.RUNTIME_ERROR, self._obituary(running, how), replaced=True)
+
+    def _obituary(self, running: _Running, how: str) -> str:
+        return f"{how}, at: {running.stage}. Its last words:\n{last_words(running.printed)}"
 
     def _stop(self) -> None:
         running, self._running = self._running, None
@@ -218,37 +229,3 @@ class Worker:
         running.drain.join(timeout=1.0)
         if running.process.stdout is not None and not running.drain.is_alive():
             running.process.stdout.close()
-
-
-def _message(buffer: bytearray) -> dict[str, object] | None:
-    """Takes the next whole line out of `buffer`: {} where there is none yet, None where it is no message."""
-    end = buffer.find(b"\n")
-    if end < 0:
-        return {} if len(buffer) <= _LONGEST_LINE else None
-    line = bytes(buffer[:end])
-    del buffer[: end + 1]
-    try:
-        message = json.loads(line)
-    except ValueError:
-        return None
-    return message if isinstance(message, dict) and message else None
-
-
-def _drain(source: BinaryIO | None, printed: deque[str]) -> None:
-    """Reads all that the worker prints, so that it never blocks on a full pipe, and keeps the last lines."""
-    if source is None:
-        return
-    rest = b""
-    while chunk := source.read1(1 << 16):  # type: ignore[attr-defined]
-        *lines, rest = (rest + chunk).split(b"\n")
-        rest = rest[-4096:]
-        printed.extend(line[-4096:].decode(errors="replace") for line in lines[-_KEPT_LINES:])
-    if rest:
-        printed.append(rest.decode(errors="replace"))
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

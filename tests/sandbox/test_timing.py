@@ -22,6 +22,7 @@ from kforge_dynamo.sandbox.layout import TIMED_PAD, strides_of
 from kforge_dynamo.sandbox.memory import needed_bytes, region_bytes, shortage
 from kforge_dynamo.sandbox.points import further_points
 from kforge_dynamo.sandbox.race import Rivals, candidate_call, race
+from kforge_dynamo.sandbox.remote import HostClock
 from kforge_dynamo.semantics.evaluate import evaluate
 
 CPU_DEVICE = torch.device("cpu")
@@ -181,6 +182,53 @@ def test_race_scattered_samples_refused_in_the_final_stage(monkeypatch):
     refused, _ = race(request, eager(task), bench_of(task), rivals_of(task, request.sizes))
     assert refused is not None and refused.status is Status.UNSTABLE_TIMING
     assert race(request_for(task, 37), eager(task), bench_of(task), rivals_of(task, request.sizes))[0] is None
+
+
+def test_race_whose_samples_disagree_in_turn_refused_in_the_final_stage(monkeypatch):
+    """An A/A run: the same thing measured twice, 10 % apart, each time within 0.1 %."""
+    task = gelu()
+    steady = tuple(10.0 + 0.001 * step for step in range(16))
+    apart = timing.Samples({"candidate": steady, "region": (10.0, 11.0) * 8}, {"candidate": 1, "region": 1}, 16, None)
+    monkeypatch.setattr(race_module, "sample_wall", lambda contest, effort: apart)
+    refused, _ = race(request_for(task, 37, "final"), eager(task), bench_of(task), rivals_of(task, (37,)))
+    assert refused is not None and refused.status is Status.UNSTABLE_TIMING
+    assert "A/A run of region" in refused.evidence
+
+
+@pytest.mark.parametrize(
+    ("samples", "agrees"),
+    [
+        ((10.0, 10.1) * 8, True),
+        ((10.0, 10.5) * 8, False),
+        ((10.0, 10.5) * 4, True),  # too few to make two medians of
+        (tuple(float(10 + (7 * step) % 11) for step in range(22)), True),  # scatters by more than it differs
+    ],
+)
+def test_disagreement_beyond_two_percent_and_beyond_the_scatter(samples, agrees):
+    assert (timing.disagreement(samples) is None) is agrees
+
+
+def test_host_clock_agrees_with_honest_samples():
+    clock = HostClock()
+    for told_s in (1e-3, 2e-3, 1.5e-3):
+        for name in ("candidate", "region"):
+            clock.add(name, told_s, told_s + 2e-4)
+    assert clock.fault() is None
+
+
+def test_host_clock_finds_a_clock_turned_back():
+    clock = HostClock()
+    for _ in range(5):
+        clock.add("region", 10e-3, 10.2e-3)
+        clock.add("candidate", 1e-3, 10.2e-3)
+    assert "outside the kernel's process" in clock.fault()
+
+
+def test_host_clock_finds_a_rival_made_slow_on_paper():
+    clock = HostClock()
+    clock.add("candidate", 1e-3, 1.2e-3)
+    clock.add("region", 20e-3, 10e-3)
+    assert "more time for region" in clock.fault()
 
 
 def test_candidate_call_allocates_fresh_dense_outputs():

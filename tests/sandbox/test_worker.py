@@ -147,55 +147,23 @@ def test_worker_hang_times_out_and_kills_the_group(ask, worker):
     assert not alive(pid)
 
 
-def test_worker_children_of_a_candidate_die_with_it(ask, tmp_path):
-    note = tmp_path / "child"
-    source = EVIL + f"child = os.fork()\n    if child == 0: time.sleep(1000)\n    open({str(note)!r}, 'w').write(str(child))\n"
-    ask(source + "    time.sleep(1000)\n", timeout_s=3.0)
-    assert wait_until(lambda: not alive(int(note.read_text())))
-
-
-def test_worker_death_is_noticed_although_a_fork_holds_the_pipe(ask):
-    start = time.monotonic()
-    trial = ask(EVIL + "if os.fork() == 0: time.sleep(1000)\n    os._exit(9)\n", timeout_s=120.0)
-    assert "status 9" in trial.verdict.evidence
-    assert time.monotonic() - start < 60.0
-
-
 def test_worker_prints_of_gigabytes_are_not_taken_for_answers(ask):
     noise = '    for _ in range(2000): print(\'{"kind": "trial", "text": "x"}\' * 50)\n    sys.stdout.flush()\n'
     trial = ask("import sys" + HONEST + noise)
     assert trial.verdict.status is Status.PASSED
 
 
-def test_worker_garbage_on_answer_pipe_runtime_error(ask):
-    """A candidate that finds the descriptor can only spoil its own trial."""
-    source = EVIL + "[os.write(fd, b'garbage\\n') for fd in answer_pipes()]\n"
-    finder = """
-def answer_pipes():
-    import os, sys
-    options = sys.argv
-    return [int(options[options.index("--write") + 1])]
-"""
-    trial = ask(finder + source)
-    assert trial.verdict.status is Status.RUNTIME_ERROR
-    assert "no message" in trial.verdict.evidence
-    assert ask(HONEST).verdict.passed
-
-
-def test_worker_environment_never_holds_triton_interpret(tmp_path, monkeypatch):
-    seen = tmp_path / "seen"
-    source = f"import os\nopen({str(seen)!r}, 'w').write(repr(dict(os.environ)))\n" + HONEST
+def test_worker_environment_never_holds_triton_interpret(tmp_path):
+    names = "('TRITON_INTERPRET', 'KFORGE_DISABLE', 'OMP_NUM_THREADS')"
+    source = f"import os\nraise ValueError({{name: os.environ.get(name) for name in {names}}})\n"
     environment = {**os.environ, "TRITON_INTERPRET": "1", "KFORGE_DISABLE": "1"}
     task = gelu()
     request = Request(
         task, (37,), point(task, (37,)), candidate(source), CPU, HIGHEST, "", "", "search", str(tmp_path), False, 60.0, None
     )
     with Worker(lambda: environment, "cpu", 1, "python_language:LANGUAGES") as one:
-        assert one.evaluate(request, 60.0).verdict.passed
-    text = seen.read_text()
-    assert "TRITON_INTERPRET" not in text
-    assert "'KFORGE_DISABLE': '1'" in text
-    assert "'OMP_NUM_THREADS': '1'" in text
+        text = one.evaluate(request, 60.0).verdict.evidence
+    assert "'TRITON_INTERPRET': None, 'KFORGE_DISABLE': '1', 'OMP_NUM_THREADS': '1'" in text
 
 
 def test_worker_that_cannot_start_says_why():

@@ -15,7 +15,7 @@ from kforge_dynamo.records.guardrail import ALL, Guards
 from kforge_dynamo.records.outcome import Verdict
 from kforge_dynamo.records.request import Request
 from kforge_dynamo.records.target import Target
-from kforge_dynamo.sandbox import evaluation
+from kforge_dynamo.sandbox import venue
 from kforge_dynamo.sandbox.evaluation import Evaluator
 from kforge_dynamo.sandbox.race import Rivals
 from kforge_dynamo.semantics.evaluate import evaluate
@@ -67,11 +67,11 @@ class Court:
             str(self.folder / f"{without in _BUILD and without}"), case.timed, 600.0, None
         )  # fmt: skip
         self._share(evaluator, guards, request)
-        compile_rivals, evaluation._compile_rivals = evaluation._compile_rivals, _eager_rivals
+        compile_rivals, venue.compile_rivals = venue.compile_rivals, _eager_rivals
         try:
             return evaluator.evaluate(request).verdict
         finally:
-            evaluation._compile_rivals = compile_rivals
+            venue.compile_rivals = compile_rivals
 
     def _target(self, case: Case) -> Target:
         """A case's own target on a CPU; on a GPU that of the device."""
