@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kforge_dynamo.records.outcome import Verdict
+from kforge_dynamo.records.outcome import Status, Verdict
 from tests.sandbox.adversarial import controls, cpp_catalogue, cpp_own, plants, triton_cases
 from tests.sandbox.adversarial.cases import Case
 from tests.sandbox.adversarial.court import RULES, Court
@@ -42,9 +42,17 @@ def run(cases: Sequence[Case], *, full: bool, tell: Callable[[Found], None] = la
     for case in cases:
         verdict = court.judge(case)
         tried = RULES if full and not verdict.passed else case.alone
-        found.append(Found(case, verdict, {rule: court.judge(case, rule).passed for rule in tried}))
+        # how often a timed kernel is called depends on the machine's mood, and so whether another rule sees it first
+        attempts = range(3 if case.timed else 1)
+        without = {rule: any(_passes(court.judge(case, rule)) for _ in attempts) for rule in tried}
+        found.append(Found(case, verdict, without))
         tell(found[-1])
     return found
+
+
+def _passes(verdict: Verdict) -> bool:
+    """Whether nothing was found against the candidate; a busy machine that gives no steady time has nothing against it."""
+    return verdict.passed or verdict.status is Status.UNSTABLE_TIMING
 
 
 def silent(found: Sequence[Found]) -> list[str]:
