@@ -4,7 +4,8 @@ The samples are those of `torch.testing._internal` (`op_db`, `module_db`): produ
 pools and losses. The first argument of each becomes the result of a matrix product, so that a region forms, and what it returns
 is compared with eager, forward and backward. Several samples are compiled together.
 
-Private API, read in torch 2.13.0: `torch.testing._internal.common_methods_invocations.op_db`, `common_modules.module_db`.
+Private API, read in torch 2.13.0: `torch.testing._internal.common_methods_invocations.op_db`, `common_modules.module_db`, and
+`torch.backends.__allow_nonbracketed_mutation_flag`, which their import clears for the whole process.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from benchmarks.planted import KINDS, planted
 from benchmarks.random_graphs.running import ROUTES, route
 from kforge_dynamo import ledger
 
+torch.backends.__allow_nonbracketed_mutation_flag = True  # others in this process still set torch.backends' flags
 INNER = 4
 TOGETHER = 20
 MOST_ELEMENTS = 5000

@@ -160,7 +160,7 @@ PERF = """
 import os, subprocess, sys
 words = sys.argv[1:]
 read, answer = map(int, words[words.index("--control") + 1].removeprefix("fd:").split(","))
-held = [number for number in range(3, 64) if os.path.exists(f"/proc/self/fd/{number}")]
+held = [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2 and os.path.exists(f"/proc/self/fd/{name}")]
 child = subprocess.Popen(words[words.index("--") + 1 :], pass_fds=held)
 said = []
 for _ in range(2):
