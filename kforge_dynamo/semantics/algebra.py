@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import prod
 from typing import cast
 
@@ -48,6 +49,7 @@ class Folded:
     mean: bool
 
 
+@lru_cache(maxsize=256)
 def fold(task: Task) -> Folded | None:
     """`task` with the reduction over the product's columns moved into the right operand; None where the rule does not hold."""
     anchor = task.anchor
