@@ -36,7 +36,8 @@ _SEED_SHARE, _SEED_MOST_S = 0.25, 60.0
 @dataclass(slots=True)
 class Campaign:
     """The model, the plan and the bounds of each region; `folder` is where runs are recorded. With `replay` (a run or a folder of
-    runs) recorded replies are evaluated again. `recall` and `remember` reach the lessons, None to go without."""
+    runs) recorded replies are evaluated again, by the plan recorded with them. `recall` and `remember` reach the lessons, None
+    to go without."""
 
     model: Model
     entry: ModelEntry
@@ -62,7 +63,8 @@ class Campaign:
         if ended is not None:
             return ended
         lessons = memory.nearest(self.recall(), problem) if self.recall is not None else []
-        header = self._header(problem, budget, tuple(lessons))
+        plan = self.plan if recorded is None else from_text(Plan, recorded.header.plan)
+        header = self._header(problem, plan, budget, tuple(lessons))
         transcript = Transcript.begin(self.folder, header)
         self.say(f"run {transcript.folder.name}")
         model = self.model if recorded is None else EndOfRecord(self.model.name)
@@ -118,7 +120,7 @@ class Campaign:
             self.reference = ""
         return tuple(trial for trial in trials if trial.verdict.passed)
 
-    def _header(self, problem: Problem, budget: Budget, lessons: tuple[Lesson, ...]) -> Header:
+    def _header(self, problem: Problem, plan: Plan, budget: Budget, lessons: tuple[Lesson, ...]) -> Header:
         domain = problem.domain if problem.domain is not None else point(problem.task, problem.sizes)
         title = problem.title or "task"
         assignment = Assignment(title, problem.target.kind, problem.task, problem.sizes, domain, problem.numerics)
@@ -128,7 +130,7 @@ class Campaign:
             target=problem.target,
             model=self.model.name,
             analyst=self.analyst.name if self.analyst is not None else "rules",
-            plan=to_text(self.plan),
+            plan=to_text(plan),
             budget=budget,
             languages=languages_for(problem.target),
             prompt_tokens=max(6000, min(PROMPT_TOKENS, room)),

@@ -114,7 +114,8 @@ def _attempt(state: State, item: Attempt, word: str) -> str:
 def prediction_lines(state: State, most: int = 4) -> list[str]:
     """The latest predictions beside what was measured, so that the next ones are better."""
     lines = []
-    for item, predicted, measured in predictions(state)[-most:]:
+    known = [entry for entry in predictions(state) if entry[2] is not None or not entry[0].right]  # else nothing to compare with
+    for item, predicted, measured in known[-most:]:
         found = f"measured {measured:.2f}x" if measured is not None else "the result was not right"
         assert item.change is not None
         lines.append(f"predicted {predicted:.2f}x for #{item.number} ({plain_line(item.change.what, 70)}): {found}")

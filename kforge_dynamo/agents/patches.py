@@ -31,8 +31,9 @@ def _pairs(patch: str) -> list[tuple[list[str], list[str]]]:
 
 
 def _hunks(patch: str) -> list[tuple[list[str], list[str]]]:
-    hunks: list[tuple[list[str], list[str]]] = []
-    for line in patch.splitlines():
+    bare = re.search(r"^@@", patch, re.MULTILINE) is None  # only lines with - and +: one hunk
+    hunks: list[tuple[list[str], list[str]]] = [([], [])] if bare else []
+    for line in patch.strip("\n").splitlines():
         if line.startswith("@@"):
             hunks.append(([], []))
         elif line.startswith(("--- ", "+++ ", "diff ", "index ", "\\ ")) or not hunks:

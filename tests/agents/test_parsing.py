@@ -59,14 +59,14 @@ def test_same_kernel_twice_is_said_to_be_tried():
     assert not parsed("duplicates", known=[identity(found.candidates[0])]).candidates
 
 
-@pytest.mark.parametrize(("name", "number"), [("unified_diff", "6.0f"), ("search_replace", "7.0f")])
+@pytest.mark.parametrize(("name", "number"), [("unified_diff", "6.0f"), ("bare_diff", "5.0f"), ("search_replace", "7.0f")])
 def test_patch_changes_the_parent_and_keeps_its_plan_and_scheme(name, number):
     (item,) = parsed(name, parent=PARENT).candidates
     assert number in item.source and "= 0.0f" not in item.source and "float* out" in item.source
     assert (item.plan, item.scheme, item.parent) == (PARENT.plan, "tf32x3", digest(PARENT))
 
 
-@pytest.mark.parametrize("name", ["unified_diff", "search_replace"])
+@pytest.mark.parametrize("name", ["unified_diff", "bare_diff", "search_replace"])
 def test_patch_that_has_no_place_is_refused(name):
     assert "no kernel to patch" in parsed(name).objections[0]
     other = Candidate("cpp", PARENT.source.replace("0.0f", "1.0f"), PARENT.plan, "", "ieee", "x")
