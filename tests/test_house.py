@@ -34,7 +34,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "answers",
         "graph_pass",
         "backend scale",
-        "cli report",
+        "report",
+        "cli",
     )
 )
 """A room may import rooms of earlier groups and its own; `__init__` of the package may import any."""

@@ -51,7 +51,7 @@ def _root() -> Path:
     return runs_folder(store_of(Settings.parse()[0]))
 
 
-def _find(word: str) -> Path:
+def find_run(word: str) -> Path:
     """The folder of a run. Raises: SettingsError where none or several are meant."""
     path = Path(word).expanduser()
     given = runs(path) if path.is_dir() else []
@@ -99,7 +99,7 @@ def show_run(
     step: Annotated[int | None, typer.Option(help="one step in full: prompt, reply, kernels, trials")] = None,
 ) -> None:
     """What happened, one line an event; with --step everything of it."""
-    recorded = read(_find(run))
+    recorded = read(find_run(run))
     for item in recorded.events:
         if step is None:
             typer.echo(f"{item.get('at', '')} step {item['step']:3} {item['event']:10} {_words(item)}")
@@ -139,7 +139,7 @@ def replay(run: RunWord, trials: Trials = "recorded") -> None:
     """Take the decisions of a run again: from its recorded trials, or with trials made here."""
     if trials not in ("recorded", "live"):
         raise SettingsError(f"trials {trials!r}: expected recorded or live")
-    recorded = read(_find(run))
+    recorded = read(find_run(run))
     if trials == "live":
         _settle(recorded, EndOfRecord(recorded.header.model), None, lambda *a, **k: None, live=True)
         return
@@ -172,7 +172,7 @@ def _decision(item: dict[str, Any]) -> dict[str, Any]:
 @runs_app.command("resume")
 def resume(run: RunWord) -> None:
     """Go on with a run that was killed, or whose model failed: with the same model and budgets, in the same folder."""
-    folder = _find(run)
+    folder = find_run(run)
     recorded = read(folder)
     header = recorded.header
     user = read_user(config_folder())
