@@ -34,7 +34,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "answers",
         "graph_pass",
         "backend scale",
-        "report",
+        "pages",
         "cli",
     )
 )

@@ -13,9 +13,9 @@ from kforge_dynamo.agents.transcript import read
 from kforge_dynamo.cli.cache import CacheDir, store_for
 from kforge_dynamo.cli.runs import find_run
 from kforge_dynamo.errors import SettingsError, StoreError
-from kforge_dynamo.report.bench_page import bench_page, read_bench
-from kforge_dynamo.report.cache_page import cache_page
-from kforge_dynamo.report.run_page import run_page
+from kforge_dynamo.pages.bench_page import bench_page, read_bench
+from kforge_dynamo.pages.cache_page import cache_page
+from kforge_dynamo.pages.run_page import run_page
 
 
 def register(app: typer.Typer) -> None:

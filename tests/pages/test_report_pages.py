@@ -32,12 +32,12 @@ from kforge_dynamo.records.outcome import (
 from kforge_dynamo.records.spending import Budget, Spent
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import AxisRange, Domain, InputRole, InputSpec, Node, Task, ValueSpec
-from kforge_dynamo.report.bench_page import bench_page, read_bench
-from kforge_dynamo.report.cache_page import cache_page
-from kforge_dynamo.report.elements import page, section, tag, visible
-from kforge_dynamo.report.kernels import difference, placed, source_block
-from kforge_dynamo.report.plots import Point, roofline, trajectory
-from kforge_dynamo.report.run_page import run_page
+from kforge_dynamo.pages.bench_page import bench_page, read_bench
+from kforge_dynamo.pages.cache_page import cache_page
+from kforge_dynamo.pages.elements import page, section, tag, visible
+from kforge_dynamo.pages.kernels import difference, placed, source_block
+from kforge_dynamo.pages.plots import Point, roofline, trajectory
+from kforge_dynamo.pages.run_page import run_page
 from kforge_dynamo.store import Entry
 
 EVIL = "</style></title><script>alert(1)</script><img src=http://x/y onerror=alert(2)>\u202e\x00\ud800 ' \" &amp; ]]>"

@@ -12,8 +12,8 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from kforge_dynamo.errors import RecordError
-from kforge_dynamo.report.elements import facts, page, section, table, tag
-from kforge_dynamo.report.kernels import number
+from kforge_dynamo.pages.elements import facts, page, section, table, tag
+from kforge_dynamo.pages.kernels import number
 
 _MOST_BYTES = 1 << 28
 

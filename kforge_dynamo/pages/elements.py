@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from xml.etree.ElementTree import Element, tostring
 
-from kforge_dynamo.report.style import STYLE
+from kforge_dynamo.pages.style import STYLE
 
 Content = Element | str | None
 
