@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
 from kforge_dynamo.errors import RecordError
+from kforge_dynamo.pages.elements import facts, folded, page, section, table, tag
+from kforge_dynamo.pages.kernels import Placed, ceilings, number, placed, source_block, speedup_cell
+from kforge_dynamo.pages.plots import Point, roofline
 from kforge_dynamo.records.codec import from_text
 from kforge_dynamo.records.outcome import Standing, State, Timings, Winner
 from kforge_dynamo.records.target import Peak
 from kforge_dynamo.records.task import Task
-from kforge_dynamo.pages.elements import facts, folded, page, section, table, tag
-from kforge_dynamo.pages.kernels import Placed, ceilings, number, placed, source_block, speedup_cell
-from kforge_dynamo.pages.plots import Point, roofline
 from kforge_dynamo.semantics.show import show
 from kforge_dynamo.store import Entry
 from kforge_dynamo.store.explain import describe_numerics, show_domain

@@ -12,12 +12,12 @@ from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Keyword, Number, String
 
 from kforge_dynamo.forge import floor_us
+from kforge_dynamo.pages.elements import tag
+from kforge_dynamo.pages.plots import Point
 from kforge_dynamo.peaks import gpu_peaks
 from kforge_dynamo.records.outcome import Timings
 from kforge_dynamo.records.target import Peak, Target
 from kforge_dynamo.records.task import Task
-from kforge_dynamo.pages.elements import tag
-from kforge_dynamo.pages.plots import Point
 from kforge_dynamo.semantics.cost import least_flops, moved_bytes
 from kforge_dynamo.targets import detect
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
-from kforge_dynamo.records.target import Peak
 from kforge_dynamo.pages.elements import tag
+from kforge_dynamo.records.target import Peak
 
 _WIDE, _HIGH = 640.0, 340.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 12.0, 14.0, 40.0

@@ -10,12 +10,12 @@ from xml.etree.ElementTree import Element
 
 from kforge_dynamo.agents.transcript import Recorded
 from kforge_dynamo.errors import RecordError
-from kforge_dynamo.records.codec import digest, from_plain
-from kforge_dynamo.records.outcome import Trial
-from kforge_dynamo.records.spending import Spent
 from kforge_dynamo.pages.elements import facts, folded, page, section, table, tag
 from kforge_dynamo.pages.kernels import Placed, difference, number, placed, source_block, speedup_cell
 from kforge_dynamo.pages.plots import Point, roofline, trajectory
+from kforge_dynamo.records.codec import digest, from_plain
+from kforge_dynamo.records.outcome import Trial
+from kforge_dynamo.records.spending import Spent
 from kforge_dynamo.semantics.show import show
 
 

@@ -12,6 +12,12 @@ import pytest
 
 from kforge_dynamo.agents.transcript import Header, Recorded
 from kforge_dynamo.errors import RecordError
+from kforge_dynamo.pages.bench_page import bench_page, read_bench
+from kforge_dynamo.pages.cache_page import cache_page
+from kforge_dynamo.pages.elements import page, section, tag, visible
+from kforge_dynamo.pages.kernels import difference, placed, source_block
+from kforge_dynamo.pages.plots import Point, roofline, trajectory
+from kforge_dynamo.pages.run_page import run_page
 from kforge_dynamo.peaks import gpu_peaks
 from kforge_dynamo.records.assignment import Assignment
 from kforge_dynamo.records.candidate import Candidate, Launch, LaunchPlan
@@ -32,12 +38,6 @@ from kforge_dynamo.records.outcome import (
 from kforge_dynamo.records.spending import Budget, Spent
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import AxisRange, Domain, InputRole, InputSpec, Node, Task, ValueSpec
-from kforge_dynamo.pages.bench_page import bench_page, read_bench
-from kforge_dynamo.pages.cache_page import cache_page
-from kforge_dynamo.pages.elements import page, section, tag, visible
-from kforge_dynamo.pages.kernels import difference, placed, source_block
-from kforge_dynamo.pages.plots import Point, roofline, trajectory
-from kforge_dynamo.pages.run_page import run_page
 from kforge_dynamo.store import Entry
 
 EVIL = "</style></title><script>alert(1)</script><img src=http://x/y onerror=alert(2)>\u202e\x00\ud800 ' \" &amp; ]]>"
