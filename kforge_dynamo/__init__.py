@@ -3,6 +3,7 @@
 Nothing need be imported to use it; these names look at what it did.
 """
 
+from kforge_dynamo.keeper import invalidate
 from kforge_dynamo.ledger import RegionReport, report, reset, stats
 
-__all__ = ["RegionReport", "report", "reset", "stats"]
+__all__ = ["RegionReport", "invalidate", "report", "reset", "stats"]

@@ -34,7 +34,7 @@ from kforge_dynamo.records.task import Domain, Task
 from kforge_dynamo.settings import Settings, may_search_by_default
 from kforge_dynamo.sites import store_of
 from kforge_dynamo.store import UNVERIFIED, Found, Store, key_of, recorded, state_text
-from kforge_dynamo.targets import detect, kforge_version, numerics, provenance, unknown_reason
+from kforge_dynamo.targets import detect, indexed, kforge_version, numerics, provenance, unknown_reason
 
 _log = logging.getLogger("kforge")
 _LEAST_S = 1.0  # less time than this cannot judge a single candidate
@@ -94,13 +94,23 @@ class Desk:
         return cls(settings, store_of(settings), mode, patches)
 
     def inquiry(
-        self, task: Task, sizes: tuple[int, ...], domain: Domain, device: torch.device, title: str, regime: str
+        self,
+        task: Task,
+        sizes: tuple[int, ...],
+        domain: Domain,
+        device: torch.device,
+        title: str,
+        regime: str,
+        kept: bool = False,
     ) -> Inquiry | str:
-        """The question for a region, or a sentence that says why none can be asked on this device."""
+        """The question for a region, or a sentence that says why none can be asked on this device. `kept` says that what a
+        kernel prepares of weights will outlive the call; where no kernel would prepare any, the question is the usual one."""
         target = detect(device)
         if target is None:
             return unknown_reason(device) or f"kforge does not know the device {device}"
-        return _question(task, sizes, domain, target, numerics(self._settings.precision, target), title, regime, device)
+        rules = numerics(self._settings.precision, target)
+        rules = replace(rules, kept=True) if kept and self._generator.prepares(task, target) else rules
+        return _question(task, sizes, domain, target, rules, title, regime, device)
 
     def recorded(self, assignment: Assignment, regime: str) -> Inquiry | str:
         """The question for a region that another process met, under the numerics that held there; else as `inquiry`."""
@@ -317,7 +327,7 @@ def _question(
 ) -> Inquiry:
     key = key_of(task, target, rules)
     name = json.dumps([plain(key), list(sizes)], separators=(",", ":"))
-    return Inquiry(name, key, task, sizes, domain, target, rules, title, regime, _indexed(device))
+    return Inquiry(name, key, task, sizes, domain, target, rules, title, regime, indexed(device))
 
 
 def evaluator_for(target: Target, device: str) -> Evaluator:
@@ -332,14 +342,6 @@ def evaluator_for(target: Target, device: str) -> Evaluator:
 def leave_out(place: str, splices: Mapping[str, str], settings: Settings) -> bool:
     """Keeps which splices the graph of this digest does without; True when that is on disk."""
     return store_of(settings).epochs.leave_out(place, splices)
-
-
-def _indexed(device: torch.device) -> str:
-    return (
-        "cpu"
-        if device.type == "cpu"
-        else f"{device.type}:{torch.cuda.current_device() if device.index is None else device.index}"
-    )
 
 
 def rest() -> None:

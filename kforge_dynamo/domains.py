@@ -107,6 +107,15 @@ def mebibytes(value: Any) -> float:
     return float(value)
 
 
+def memory_bytes(value: Any) -> int | None:
+    """A number of bytes; None stays None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | str) or int(value) < 0:
+        raise ValueError
+    return int(value)
+
+
 def some_of(*names: str) -> Callable[[Any], tuple[str, ...]]:
     """Some of these names, at least one, each once; text is split at commas and spaces."""
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from kforge_dynamo import answers, inductor_entry, ledger, runtime, sites
+from kforge_dynamo import answers, inductor_entry, keeper, ledger, runtime, sites
 from kforge_dynamo.answers import Desk
 from kforge_dynamo.errors import MissError
 from kforge_dynamo.forge import Context, shortfall
@@ -29,6 +29,7 @@ from kforge_dynamo.lowering.regions import Partition, Region
 from kforge_dynamo.lowering.repair import repair
 from kforge_dynamo.lowering.shape_reads import free_sizes
 from kforge_dynamo.lowering.splice import fed_strides, splice
+from kforge_dynamo.lowering.statics import weight_inputs
 from kforge_dynamo.records.assignment import task_text
 from kforge_dynamo.records.codec import digest, from_text, to_text
 from kforge_dynamo.records.outcome import Winner
@@ -57,6 +58,7 @@ class GraphWork:
     left_out: Mapping[str, str]
     states: dict[str, str] = field(default_factory=dict)
     moved: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    weights: frozenset[fx.Node] = frozenset()
 
     def __enter__(self) -> GraphWork:
         return self
@@ -74,6 +76,7 @@ class GraphWork:
             repair(graph)
             free_sizes(graph)
             found = partition(graph, _DEVICE_KINDS, self.desk.refuses)
+            self.weights = self._weights(graph)
         except Exception as error:  # noqa: BLE001  a graph we cannot read is Inductor's
             ledger.say_once(f"kforge could not read a graph and left it to Inductor: {type(error).__name__}: {error}")
             return
@@ -113,13 +116,19 @@ class GraphWork:
                 ledger.say_once(f"kforge could not splice a region: {type(error).__name__}: {error}")
                 self._report(region, inquiry, "rejected", f"internal: {type(error).__name__}")
 
+    def _weights(self, graph: fx.Graph) -> frozenset[fx.Node]:
+        """What copies may be kept of. None under Inductor's CUDA graphs, whose pool takes back all memory between two runs."""
+        kept = self.settings.prepack != "off" and self.regime == "wall"
+        return inductor_entry.weights(graph, self.settings.prepack == "trust") if kept else frozenset()
+
     def _inquiry(self, region: Region) -> answers.Inquiry | str:
         """The question for a region, or why there is none."""
         known = region.binding.hints
         if known is None:
             return "its sizes depend on data and are not known when the graph is compiled"
         domain = _domain(region, known)
-        return self.desk.inquiry(region.task, known, domain, region.device, region.title, self.regime)
+        kept = bool(weight_inputs(region, self.weights)) and fed_strides(region) is not None
+        return self.desk.inquiry(region.task, known, domain, region.device, region.title, self.regime, kept)
 
     def _place(self, graph: fx.Graph, region: Region, inquiry: answers.Inquiry, reply: answers.Reply) -> None:
         if reply.winner is not None:
@@ -135,7 +144,8 @@ class GraphWork:
                 return
             self._splice(graph, region, inquiry, winner)
             ledger.count("winners")
-            self._report(region, inquiry, "winner", "spliced", reply.winner)
+            keeps = inquiry.numerics.kept and bool(reply.winner.trial.candidate.plan.prepack)
+            self._report(region, inquiry, "winner", "spliced, packed weights are kept" if keeps else "spliced", reply.winner)
         elif self.settings.on_miss == "error":
             raise MissError(
                 f"region {inquiry.title!r} has no winner for sizes {inquiry.sizes} ({reply.reason}); "
@@ -160,6 +170,7 @@ class GraphWork:
             device=region.device.type,
             winner=winner,
             strides=fed_strides(region),
+            weights=weight_inputs(region, self.weights) if inquiry.numerics.kept else (),
         )
         splice(graph, inductor.operator(), to_text(site), region, () if fixed else sizes, self.moved)
 
@@ -191,6 +202,7 @@ def prepare(
     gm: fx.GraphModule, example_inputs: Sequence[Any], settings: Settings, mode: str | None, patches: Mapping[str, Any]
 ) -> GraphWork:
     """Digests the Dynamo graph and fixes its epoch. Before: nothing compiled; after: the pass to give to Inductor."""
+    keeper.limit(settings.prepack_bytes)
     regime = "replay" if inductor_entry.captures_graphs(patches) else "wall"
     desk = Desk.open(settings, mode or "default", patches)
     rules = answers.numerics_text(settings.precision)
@@ -200,7 +212,7 @@ def prepare(
     place = _graph_digest(gm, example_inputs, settings, None, patches, rules)  # a mode counts by what it sets
     left_out = desk.left_out(place) | dict.fromkeys(_EXCLUDED.get(), "left out for a comparison")
     without = hashlib.sha256("\n".join(sorted(left_out)).encode()).hexdigest()[:16] if left_out else "all"
-    identity = "/".join(["kforge", answers.version(), rules, epoch, overlap, regime, without])
+    identity = "/".join(["kforge", answers.version(), rules, epoch, overlap, regime, without, settings.prepack])
     return GraphWork(settings, desk, graph, identity, epoch, regime, place, left_out)
 
 
@@ -228,7 +240,7 @@ def _graph_digest(
     rules: str,
 ) -> str:
     parts = [str(gm.graph), torch.__version__, rules, str(mode), str(sorted((k, str(v)) for k, v in patches.items()))]
-    parts += [settings.precision, ",".join(settings.languages), inductor_entry.overlap_pattern(example_inputs)]
+    parts += [settings.precision, settings.prepack, ",".join(settings.languages), inductor_entry.overlap_pattern(example_inputs)]
     parts += [_input_text(item) for item in example_inputs]
     parts += [_input_text(parameter) for _, parameter in sorted(gm.named_parameters())]
     parts.append(f"grad={torch.is_grad_enabled()}")

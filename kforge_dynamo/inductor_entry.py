@@ -2,7 +2,9 @@
 
 Private API, read in torch 2.11.0, 2.13.0 and 2.14.1: `compile_fx.compile_fx`, `custom_graph_pass.CustomGraphPass`,
 `config.post_grad_custom_pre_pass`, `exc.InvalidCxxCompiler`, `exc.CppCompileError`, `_dynamo.exc.TorchDynamoException`,
-`_guards.TracingContext`. A list of passes is accepted from torch 2.13 on only, so a user's pass is composed with ours.
+`_guards.TracingContext` (its `fw_metadata.static_input_indices` and `.tokens`). Inputs of training graphs are named
+`primals_` and `tangents_`, weights that Inductor froze `_frozen_param`. A list of passes is accepted from torch 2.13 on only,
+so a user's pass is composed with ours.
 """
 
 from __future__ import annotations
@@ -139,6 +141,26 @@ def overlap_pattern(example_inputs: Sequence[Any]) -> str:
             if first != position:
                 found.append(f"{position}~{first}@{item.storage_offset()}")
     return ",".join(found)
+
+
+def weights(graph: fx.Graph, trusted: bool) -> frozenset[fx.Node]:
+    """The values of a post-grad graph that are weights a copy may be kept of: those that Inductor froze and, when `trusted`,
+    parameters and buffers that the graph does not write. None of a training graph: its weights change with every step."""
+    context = TracingContext.try_get()
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    if any(node.name.startswith(("primals_", "tangents_")) for node in inputs):
+        return frozenset()
+    found = {node for node in graph.nodes if node.op == "get_attr" and str(node.target).startswith("_frozen_param")}
+    meta = None if context is None else context.fw_metadata
+    if trusted and meta is not None and not meta.tokens:
+        static = frozenset(meta.static_input_indices)
+        found |= {node for place, node in enumerate(inputs) if place in static}
+    return frozenset(node for node in found if not any(map(_writes, node.users)))
+
+
+def _writes(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return node.op != "output" and (schema is None or bool(schema.is_mutable))
 
 
 def _forget_tracing() -> None:

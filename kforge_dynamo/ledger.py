@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from torch._dynamo.utils import counters  # read in torch 2.11 to 2.14: a defaultdict of Counter
 
-COUNTERS = ("regions", "hits", "misses", "winners", "spliced", "calls", "fallback_calls", "rejected", "fallbacks")
+COUNTERS = ("regions", "hits", "misses", "winners", "spliced", "calls", "fallback_calls", "rejected", "fallbacks", "repacks")
+Gauge = Callable[[], int]
 
 Listener = Callable[[str, str, str, str], None]
 
@@ -22,6 +23,7 @@ _lock = threading.Lock()
 _said: set[str] = set()
 _reports: list[RegionReport] = []
 _listeners: list[Listener] = []
+_gauges: dict[str, Gauge] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,13 @@ def count(name: str, amount: int = 1) -> None:
 def stats() -> dict[str, int]:
     """All counters of this process; see the README for their meaning."""
     live: Counter[str] = counters["kforge"]
-    return {name: live[name] for name in COUNTERS} | {name: live[name] for name in live if name not in COUNTERS}
+    counted = {name: live[name] for name in COUNTERS} | {name: live[name] for name in live if name not in COUNTERS}
+    return counted | {name: gauge() for name, gauge in _gauges.items()}
+
+
+def measure(name: str, gauge: Gauge) -> None:
+    """`stats` asks `gauge` for the number `name` from now on: a state of now, not a count."""
+    _gauges[name] = gauge
 
 
 def add_report(report: RegionReport) -> None:

@@ -19,7 +19,8 @@ from torch._dynamo.utils import counters  # read in torch 2.11 to 2.14: the coun
 
 from kforge_dynamo import ledger
 from kforge_dynamo.errors import BuildError
-from kforge_dynamo.languages.base import Bindable, Bound, Launcher
+from kforge_dynamo.keeper import Keeper
+from kforge_dynamo.languages.base import Bindable, Bound, Launcher, Preparing
 from kforge_dynamo.records.codec import from_text
 from kforge_dynamo.records.outcome import CacheKey, Winner
 from kforge_dynamo.records.site import Site
@@ -54,8 +55,15 @@ def load(text: str) -> Runner:
 
 
 def entry(text: str) -> Callable[..., None]:
-    """The function that generated code calls, with inputs, outputs and the sizes that the site does not fix, by position."""
+    """The function that generated code calls, with inputs, outputs and the sizes that the site does not fix, by position; and
+    behind them the tensors that the site's weights are views of."""
     runner = load(text)
+    whole = _whole(runner)
+    return _Keeping(runner, whole) if runner.site.weights else whole
+
+
+def _whole(runner: Runner) -> Callable[..., None]:
+    """The entry that runs all launches of the winner in each call."""
     if runner.launcher is None or runner.site.strides is None or not isinstance(runner.launcher, Bindable):
         return runner.run
     return _fixed(runner, runner.launcher) if runner.site.fixed else _by_size(runner, runner.launcher)
@@ -101,6 +109,65 @@ def _by_size(runner: Runner, launcher: Bindable) -> Callable[..., None]:
             runner.run(*arguments)
 
     return call
+
+
+class _Keeping:
+    """The entry of a site whose winner may leave out what it prepared of weights; `whole` is the entry that never does."""
+
+    def __init__(self, runner: Runner, whole: Callable[..., None]) -> None:
+        self._runner, self._whole = runner, whole
+        site = runner.site
+        self._inputs = len(site.task.inputs)
+        self._tensors = self._inputs + len(site.task.outputs)
+        self._behind = len(site.weights)
+        self._keeper: Keeper | None = None
+        self._rest: Launcher | None = None
+        self._bound: dict[tuple[int, ...], Bound] = {}
+        self._asked = False
+
+    def __call__(self, *arguments: Any) -> None:
+        passed, bases = arguments[: -self._behind], arguments[-self._behind :]
+        if not self._asked and self._runner.launcher is not None:
+            self._ask(self._runner.launcher)
+        copies = None if self._keeper is None else self._keeper.find(passed[: self._inputs], bases)
+        if copies is not None:
+            sizes, tensors = passed[self._tensors :], (*passed[: self._tensors], *copies)
+            if (self._bound.get(sizes) or self._first(sizes, tensors))(*tensors):
+                counters["kforge"]["calls"] += 1
+                return
+        self._whole(*passed)
+
+    def _ask(self, launcher: Launcher) -> None:
+        """Takes the launcher apart, once, where it can be and reads no other input early than weights."""
+        site = self._runner.site
+        prepared = launcher.prepared() if isinstance(launcher, Preparing) else None
+        if prepared is not None and site.strides is not None and set(prepared.weights) <= set(site.weights):
+            self._rest = prepared.rest
+            self._keeper = Keeper(prepared, site.weights, site.sizes)
+        self._asked = True
+
+    def _first(self, sizes: tuple[int, ...], tensors: Sequence[torch.Tensor]) -> Bound:
+        site, rest = self._runner.site, self._rest
+        now = site.sizes if site.fixed else sizes
+        found: Bound | None = None
+        if rest is not None and self._runner.holds(now):
+            found = self._runner.bound(rest, now, tensors) if isinstance(rest, Bindable) else None
+            found = found or self._unbound(rest, now)
+        if len(self._bound) >= _MOST_SIZES:
+            self._bound.clear()
+        self._bound[sizes] = found = found or _refuse
+        return found
+
+    def _unbound(self, rest: Launcher, sizes: tuple[int, ...]) -> Bound:
+        """By the launcher itself, which looks at everything again."""
+
+        def bound(*tensors: torch.Tensor) -> bool:
+            if not self._runner.fits(tensors[: self._inputs]):
+                return False
+            rest(tensors[: self._inputs], tensors[self._inputs :], sizes)
+            return True
+
+        return bound
 
 
 def _refuse(*_: torch.Tensor) -> bool:
@@ -150,7 +217,7 @@ class Runner:
         inputs, outputs = arguments[: self._inputs], arguments[self._inputs : self._tensors]
         sizes = self._sizes or arguments[self._tensors :]
         launcher = self.launcher
-        if launcher is None or (self._sizes is None and not self.holds(sizes)) or (self._aligned and not self._fits(inputs)):
+        if launcher is None or (self._sizes is None and not self.holds(sizes)) or (self._aligned and not self.fits(inputs)):
             self._fall_back(inputs, outputs, sizes)
             return
         counters["kforge"]["calls"] += 1
@@ -167,7 +234,7 @@ class Runner:
 
     def checked(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
         """The same for a caller that does not freeze layouts: strides are compared with the site's as well."""
-        if self.launcher is None or not self.holds(tuple(sizes)) or not self._fits(inputs) or not self._strides(inputs, sizes):
+        if self.launcher is None or not self.holds(tuple(sizes)) or not self.fits(inputs) or not self._strides(inputs, sizes):
             self._fall_back(inputs, outputs, tuple(sizes))
             return
         counters["kforge"]["calls"] += 1
@@ -177,7 +244,8 @@ class Runner:
         """Whether the winner was verified for these sizes."""
         return self.winner is not None and self.winner.domain.holds(sizes)
 
-    def _fits(self, inputs: Sequence[torch.Tensor]) -> bool:
+    def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether the addresses are such as the winner was compiled for."""
         return not self._aligned or all(tensor.data_ptr() % _ALIGNMENT_BYTES == 0 for tensor in inputs)
 
     def _strides(self, inputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> bool:

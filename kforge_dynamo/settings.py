@@ -31,19 +31,7 @@ torch_logs.register()
 LANGUAGE_NAMES = ("cpp", "triton")
 """What `languages` may name; a test compares it with `kforge_dynamo.languages`."""
 
-KEY_NAMES = (
-    "ANTHROPIC_API_KEY",
-    "AZURE_API_KEY",
-    "DEEPSEEK_API_KEY",
-    "GEMINI_API_KEY",
-    "GROQ_API_KEY",
-    "MISTRAL_API_KEY",
-    "OPENAI_API_KEY",
-    "OPENROUTER_API_KEY",
-    "XAI_API_KEY",
-)
-"""Environment names under which language-model providers keep their keys. A value is read only to ask that provider."""
-
+KEY_NAMES = surroundings.KEY_NAMES
 
 _RANK_COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _RANKS = ("RANK", "LOCAL_RANK")
@@ -56,7 +44,7 @@ class Settings:
 
     `on_miss` is resolved (never "auto"). `cache_dir` is None where the platform's folder is to be used, `record` where nothing
     is recorded. `languages` is empty where every language may be used. Only `precision`, `on_miss`, `budget_s`,
-    `region_budget_s` and `languages` change what is compiled; what the cache's layers answer is in the graph's epoch.
+    `region_budget_s`, `languages` and `prepack` change what is compiled; what the cache's layers answer is in the graph's epoch.
     """
 
     precision: str
@@ -75,6 +63,8 @@ class Settings:
     model: str = ""
     cxx: str | None = None
     sandbox: tuple[str, ...] = ()
+    prepack: str = "verify"
+    prepack_bytes: int | None = None
 
     @property
     def searching(self) -> bool:
@@ -144,6 +134,25 @@ ROWS = (
         (),
         "Restricts the programming models that kernels are written in; without it all that work here are used.",
         domains.some_of(*LANGUAGE_NAMES),
+    ),
+    Row(
+        "prepack",
+        "KFORGE_PREPACK",
+        "str",
+        '"verify", "trust" or "off"',
+        "verify",
+        'When a packed copy of a weight outlives a call: "off" never, "verify" where Inductor froze the weight, "trust" until '
+        "the weight changes in a way that kforge can see, or `kforge_dynamo.invalidate()` is called.",
+        domains.one_of("verify", "trust", "off"),
+    ),
+    Row(
+        "prepack_bytes",
+        "KFORGE_PREPACK_BYTES",
+        "int",
+        "0 or more bytes",
+        None,
+        "How much memory of a device those copies may take in this process; without it a fifth of what is free.",
+        domains.memory_bytes,
     ),
     Row(
         "cache_dir",

@@ -9,6 +9,18 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
+KEY_NAMES = (
+    "ANTHROPIC_API_KEY",
+    "AZURE_API_KEY",
+    "DEEPSEEK_API_KEY",
+    "GEMINI_API_KEY",
+    "GROQ_API_KEY",
+    "MISTRAL_API_KEY",
+    "OPENAI_API_KEY",
+    "OPENROUTER_API_KEY",
+    "XAI_API_KEY",
+)
+"""Environment names under which language-model providers keep their keys. A value is read only to ask that provider."""
 SANDBOX_LAYERS = ("runner", "limits", "namespaces", "capabilities", "landlock", "seccomp")
 """What KFORGE_SANDBOX may leave out: the candidate's own process, and the layers of `sandbox.confine`."""
 

@@ -118,6 +118,13 @@ def generation(name: str, arch: str = "") -> str | None:
     return next((word for pattern, word in _GENERATIONS if re.search(pattern, name)), None)
 
 
+def indexed(device: torch.device) -> str:
+    """The device as text, with the index that it has now."""
+    if device.type == "cpu":
+        return "cpu"
+    return f"{device.type}:{torch.cuda.current_device() if device.index is None else device.index}"
+
+
 def unknown_reason(device: torch.device) -> str | None:
     """Why `detect` returns None for `device`, in one sentence with the next step; None where it does not."""
     if detect(device) is not None:

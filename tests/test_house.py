@@ -26,7 +26,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "semantics peaks settings",
         "targets languages store",
         "ledger inductor_entry sites",
-        "reference",
+        "reference keeper",
         "lowering codegen sandbox agents runtime",
         "forge",
         "evaluation",

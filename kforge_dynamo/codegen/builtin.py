@@ -46,6 +46,10 @@ class BuiltinGenerator:
         """The largest estimate of any room."""
         return max((float(_ROOMS[name].gain_us(task, sizes, target)) for name in self.languages(target)), default=0.0)
 
+    def prepares(self, task: Task, target: Target) -> bool:
+        """Whether a kernel for `task` may start with launches that read nothing but weights."""
+        return any(bool(_ROOMS[name].prepares(task)) for name in self.languages(target))
+
     def propose(
         self,
         task: Task,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
 
-from kforge_dynamo.records.candidate import Candidate
+from kforge_dynamo.records.candidate import Buffer, Candidate
+from kforge_dynamo.records.expression import compile_sizes
 from kforge_dynamo.records.profile import Capture, Profile
 from kforge_dynamo.records.target import Target
 from kforge_dynamo.records.task import Task
@@ -39,6 +41,33 @@ class Bindable(Protocol):
 
         Raises: BuildError where a kernel does not compile for them.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A launcher in two. `pack(inputs, copies, sizes)` fills `copies`, one tensor of one dimension for each of `buffers`, from
+    the inputs `weights` alone; `rest(inputs, [*outputs, *copies], sizes)` is a call without that."""
+
+    pack: Launcher
+    rest: Launcher
+    buffers: tuple[Buffer, ...]
+    weights: tuple[int, ...]
+
+    def copies(self, device: torch.device) -> list[torch.Tensor]:
+        """Fresh memory for the buffers, zeroed where they say so."""
+        lengths = compile_sizes([buffer.elements for buffer in self.buffers], ())()
+        return [
+            (torch.zeros if buffer.zeroed else torch.empty)(length, dtype=getattr(torch, buffer.dtype), device=device)
+            for buffer, length in zip(self.buffers, lengths, strict=True)
+        ]
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """A launcher whose plan may prepare weights."""
+
+    def prepared(self) -> Prepared | None:
+        """The launcher in two; None where the plan prepares nothing that may outlive a call. Cheap after the first time."""
 
 
 class Language(Protocol):

@@ -34,7 +34,7 @@ ATTRIBUTES = _words(
 CUDA_ATTRIBUTES = ATTRIBUTES
 
 EXTERNS = _words(
-    """kforge_entry kforge_call kforge_sgemm kforge_bgemm omp_get_thread_num omp_get_num_threads omp_get_max_threads
+    """kforge_entry kforge_pack kforge_call kforge_sgemm kforge_bgemm omp_get_thread_num omp_get_num_threads omp_get_max_threads
     GOMP_parallel GOMP_barrier"""
 )
 """Names that may stand in a declaration with C linkage."""

@@ -9,17 +9,21 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
 from kforge_dynamo.errors import RecordError
-from kforge_dynamo.languages.base import Bound, RawDims
+from kforge_dynamo.languages.base import Bound, Prepared, RawDims
 from kforge_dynamo.records.candidate import Buffer, LaunchPlan
 from kforge_dynamo.records.expression import compile_sizes
+from kforge_dynamo.records.prepack import fault, halves
 from kforge_dynamo.records.task import InputSpec, Task
 
 ENTRY = "kforge_entry"
-"""The one function that a C++ candidate defines; its arguments are in order inputs, outputs, buffers, sizes, strides, threads."""
+"""The function that a C++ candidate defines; its arguments are in order inputs, outputs, buffers, sizes, strides, threads."""
+PACK = "kforge_pack"
+"""A second one, with the same arguments, where weights are prepared ahead of it."""
 _ALIGNMENT = 4096
 _KEPT_BYTES = 1 << 18
 """A kernel's scratch up to this size stays with its block; larger scratch is shared by all kernels."""
@@ -60,8 +64,8 @@ class _Block:
 
 
 def check_entry(plan: LaunchPlan) -> None:
-    """Raises: RecordError where a plan is not one launch of the one entry."""
-    if [launch.kernel for launch in plan.launches] != [ENTRY]:
+    """Raises: RecordError where a plan is not one launch of the one entry, behind one that prepares weights if there is any."""
+    if [launch.kernel for launch in plan.launches] != [PACK] * bool(plan.prepack) + [ENTRY]:
         found = [launch.kernel for launch in plan.launches]
         raise RecordError(f"a C++ plan launches {ENTRY} once, this one launches {found[:3] or 'nothing'}")
 
@@ -75,12 +79,13 @@ class CppLauncher:
     """See `languages.base.Launcher` and `Bindable`. Threads may call it at once."""
 
     def __init__(self, library: ctypes.CDLL, plan: LaunchPlan, task: Task, raw_dims: RawDims) -> None:
+        self._whole = (library, plan, task, raw_dims)
         self._counts = (len(task.inputs), len(task.outputs), len(plan.buffers), len(task.axes))
         self._fixed, read = _strides(task, raw_dims)
         self._read = [(sum(self._counts) + 1 + slot, index, dimension) for slot, index, dimension in read]
         self._pack = struct.Struct(f"={self._counts[0] + self._counts[1] + 1}q").pack_into
         self._settle = _settle(plan, task, self._counts)
-        self._enter = _enter(library, self._counts)
+        self._enter = _enter(library, self._counts, bool(plan.prepack))
         self._fill = _fill(plan, self._counts)
         self._scratched, self._zeroed = bool(plan.buffers), any(buffer.zeroed for buffer in plan.buffers)
         self._blocks: list[_Block] = []
@@ -106,11 +111,7 @@ class CppLauncher:
         del device
 
         def made() -> _Block:
-            block = _Block(self._counts, self._fixed)
-            for slot, index, dimension in self._read:
-                block.memory[slot] = strides[index][dimension]
-            self._settle(block, tuple(sizes))
-            return block
+            return self._made(sizes, strides)
 
         blocks, pack, enter, threads = [made()], self._pack, self._enter, torch.get_num_threads
         put = blocks.append
@@ -135,6 +136,93 @@ class CppLauncher:
 
         return bound
 
+    def _made(self, sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> _Block:
+        block = _Block(self._counts, self._fixed)
+        for slot, index, dimension in self._read:
+            block.memory[slot] = strides[index][dimension]
+        self._settle(block, tuple(sizes))
+        return block
+
+    def prepared(self) -> Prepared | None:
+        """See `languages.base.Preparing`."""
+        library, plan, task, raw_dims = self._whole
+        found = halves(plan, len(task.outputs))
+        if found is None or fault(plan, task) is not None:
+            return None
+        kept = [buffer.name for buffer in found.kept]
+        pack = CppHalf(library, _scratch_of(plan, found.pack), task, raw_dims, PACK, kept, plan.packed_inputs)
+        rest = CppHalf(library, _scratch_of(plan, found.rest), task, raw_dims, ENTRY, kept, range(len(task.inputs)))
+        return Prepared(pack, rest, found.kept, plan.packed_inputs)
+
+
+class CppHalf(CppLauncher):
+    """One function of a library that has two. Behind its outputs it is passed the buffers `kept`; the one that prepares weights
+    is passed nothing else, and of the inputs those `seen` alone."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        plan: LaunchPlan,
+        task: Task,
+        raw_dims: RawDims,
+        function: str,
+        kept: Sequence[str],
+        seen: Sequence[int],
+    ) -> None:
+        super().__init__(library, plan, task, raw_dims)
+        self._function = getattr(library, function)
+        self._function.argtypes, self._function.restype = [ctypes.c_void_p] * 5 + [ctypes.c_int], None
+        reads, writes, _, _ = self._counts
+        names = [buffer.name for buffer in plan.buffers]
+        self._slots = [reads + writes + 1 + names.index(name) for name in kept]
+        self._unseen = [number for number in range(reads) if number not in seen]
+        self._absent = (0,) * writes if function == PACK else ()
+        self._own = reads + writes - len(self._absent)
+
+    def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
+        """Strides and sizes are read anew."""
+        self._start(self._made(sizes, [tensor.stride() for tensor in inputs]), (*inputs, *outputs))
+
+    def bind(self, sizes: Sequence[int], strides: Sequence[Sequence[int]], device: torch.device) -> Bound:
+        """All but the pointers, the number of threads and shared scratch is laid out."""
+        del device
+        blocks = [self._made(sizes, strides)]
+
+        def bound(*tensors: torch.Tensor) -> bool:
+            block = _spared(blocks) or self._made(sizes, strides)
+            self._start(block, tensors)
+            blocks.append(block)
+            return True
+
+        return bound
+
+    def prepared(self) -> None:
+        """A half has no halves."""
+
+    def _start(self, block: _Block, tensors: Sequence[torch.Tensor]) -> None:
+        pointers = [tensor.data_ptr() for tensor in tensors]
+        for number in self._unseen:
+            pointers[number] = 0
+        threads = torch.get_num_threads()
+        self._pack(block.memory, 0, *pointers[: self._own], *self._absent, threads)
+
+        def enter(arguments: tuple[ctypes.c_void_p, ...]) -> None:
+            for slot, pointer in zip(self._slots, pointers[self._own :], strict=True):
+                block.memory[slot] = pointer
+            self._function(*arguments, threads)
+
+        if block.scratch is not None and not self._zeroed:
+            enter(block.arguments)
+        else:
+            self._fill(block, enter)
+
+
+def _scratch_of(plan: LaunchPlan, half: LaunchPlan) -> LaunchPlan:
+    """`plan` with memory for the buffers that the half alone uses."""
+    own = {buffer.name for buffer in half.buffers}
+    buffers = (buffer if buffer.name in own else replace(buffer, elements="0", zeroed=False) for buffer in plan.buffers)
+    return replace(plan, buffers=tuple(buffers))
+
 
 def _spared(blocks: list[_Block]) -> _Block | None:
     """A block that no call is using. Another thread may take the last one at any moment."""
@@ -144,15 +232,22 @@ def _spared(blocks: list[_Block]) -> _Block | None:
         return None
 
 
-def _enter(library: ctypes.CDLL, counts: Sequence[int]) -> Callable[[tuple[ctypes.c_void_p, ...]], object]:
+def _enter(library: ctypes.CDLL, counts: Sequence[int], packs: bool) -> Callable[[tuple[ctypes.c_void_p, ...]], object]:
     """Enters the library by its `kforge_call`, which unpacks the block itself, or else by its entry."""
-    entry = library.kforge_entry
-    entry.argtypes, entry.restype = [ctypes.c_void_p] * 5 + [ctypes.c_int], None
+    entries = [library.kforge_pack, library.kforge_entry] if packs else [library.kforge_entry]
+    for entry in entries:
+        entry.argtypes, entry.restype = [ctypes.c_void_p] * 5 + [ctypes.c_int], None
     at = counts[0] + counts[1]
     try:
         call = library.kforge_call
     except AttributeError:
-        return lambda arguments: entry(*arguments, ctypes.c_int64.from_address((arguments[0].value or 0) + 8 * at).value)
+
+        def enter(arguments: tuple[ctypes.c_void_p, ...]) -> None:
+            threads = ctypes.c_int64.from_address((arguments[0].value or 0) + 8 * at).value
+            for entry in entries:
+                entry(*arguments, threads)
+
+        return enter
     call.restype = None  # with no argument types given, ctypes passes the pointer object as it is
     return lambda arguments: call(arguments[0])
 

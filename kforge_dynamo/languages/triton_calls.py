@@ -22,9 +22,10 @@ import torch
 
 from kforge_dynamo.errors import BuildError
 from kforge_dynamo.languages import triton_direct as direct
-from kforge_dynamo.languages.base import Bound, RawDims
+from kforge_dynamo.languages.base import Bound, Prepared, RawDims
 from kforge_dynamo.records.candidate import Launch, LaunchPlan
 from kforge_dynamo.records.expression import compile_sizes
+from kforge_dynamo.records.prepack import fault, halves
 from kforge_dynamo.records.task import Task
 
 _ALIGNMENT = 256
@@ -73,11 +74,17 @@ class TritonLauncher:
     """Runs a plan. Works under CUDA graph capture once it has run for the same sizes and strides before: the first run
     compiles and loads."""
 
-    def __init__(self, module: ModuleType, plan: LaunchPlan, task: Task, raw_dims: RawDims) -> None:
-        self._plan, self._task, self._raw = plan, task, raw_dims
+    def __init__(
+        self, module: ModuleType, plan: LaunchPlan, task: Task, raw_dims: RawDims, outputs: Sequence[str] | None = None
+    ) -> None:
+        """`outputs` are the dtypes of what `plan` takes for outputs where those are not the task's."""
+        self._module, self._plan, self._task, self._raw = module, plan, task, raw_dims
+        self._writes = [task.value(number).dtype for number in task.outputs] if outputs is None else list(outputs)
+        self._halves: Prepared | None = None
+        self._halved = outputs is not None
         self._functions = [getattr(module, launch.kernel) for launch in plan.launches]
         self._inputs = len(task.inputs)
-        self._outputs = len(task.outputs)
+        self._outputs = len(self._writes)
         self._buffer_names = [buffer.name for buffer in plan.buffers]
         self._lengths = compile_sizes([buffer.elements for buffer in plan.buffers], task.axes)
         self._grids = [compile_sizes(launch.grid, task.axes) for launch in plan.launches]
@@ -121,12 +128,24 @@ class TritonLauncher:
         read = [strides[number][dimension] for number, dimension in self._strides]
         frame = self._remembered((-1 if device.index is None else device.index, *sizes, *read), sizes, read)
         dtypes = [spec.value.dtype for spec in self._task.inputs]
-        dtypes += [self._task.value(number).dtype for number in self._task.outputs]
+        dtypes += self._writes
         dtypes += [buffer.dtype for buffer in self._plan.buffers]
         tensors = [torch.empty(16, dtype=getattr(torch, dtype), device=device) for dtype in dtypes]
         with torch.cuda.device(device):
             for step in frame.steps:
                 step.compiled = _compile(step, _arguments(step, tensors))
+
+    def prepared(self) -> Prepared | None:
+        """See `languages.base.Preparing`."""
+        if not self._halved:
+            self._halved = True
+            found = halves(self._plan, self._outputs)
+            if found is not None and fault(self._plan, self._task) is None:
+                kept = [buffer.dtype for buffer in found.kept]
+                pack = TritonLauncher(self._module, found.pack, self._task, self._raw, kept)
+                rest = TritonLauncher(self._module, found.rest, self._task, self._raw, [*self._writes, *kept])
+                self._halves = Prepared(pack, rest, found.kept, self._plan.packed_inputs)
+        return self._halves
 
     def compiled(self) -> list[tuple[str, Any]]:
         """The kernels compiled so far with their names, each once; empty before the first call at 16-byte addresses."""

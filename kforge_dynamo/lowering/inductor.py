@@ -11,6 +11,7 @@ Private API, read in torch 2.11.0, 2.12, 2.13.0 and 2.14.1: `ir.ExternKernelOut`
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,6 +22,9 @@ from torch._inductor import config, ir
 from torch._inductor.lowering import constrain_to_fx_strides, make_fallback, register_lowering
 from torch._inductor.pattern_matcher import stable_topological_sort
 from torch._inductor.virtualized import V
+
+from kforge_dynamo.records.codec import from_text
+from kforge_dynamo.records.site import Site
 
 _TAGS = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
 _library: Any = torch.library.Library("kforge", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -149,10 +153,23 @@ def _declare(wrapper: Any, site: str) -> str:
 
 
 def _call(node: Any, name: str, outputs: Sequence[str]) -> str:
-    """The call of `runtime.entry`'s function: inputs, outputs, sizes that vary, all by position."""
+    """The call of `runtime.entry`'s function: inputs, outputs, sizes that vary, the tensors that weights are views of, all by
+    position."""
     arguments = node.codegen_args()
     inputs = len(node.inputs)
-    return f"{name}({', '.join([*arguments[:inputs], *outputs, *arguments[inputs:]])})"
+    bases = [_base(node.inputs[number]) for number in _weights(node.site)]
+    return f"{name}({', '.join([*arguments[:inputs], *outputs, *arguments[inputs:], *bases])})"
+
+
+@functools.lru_cache(maxsize=256)
+def _weights(site: str) -> tuple[int, ...]:
+    return from_text(Site, site).weights
+
+
+def _base(value: Any) -> str:
+    """The graph's own input or constant behind a value; None where there is a buffer of the graph between."""
+    name: str = value.get_name()
+    return name if name in V.graph.graph_inputs or name in V.graph.constants else "None"
 
 
 class _Single(ir.ExternKernelOut):  # type: ignore[misc]

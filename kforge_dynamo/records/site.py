@@ -6,8 +6,9 @@ region by the reference when one is gone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from kforge_dynamo.records.codec import LATER
 from kforge_dynamo.records.outcome import CacheKey
 from kforge_dynamo.records.task import Task
 
@@ -19,6 +20,8 @@ class Site:
     `sizes` are those of the task's axes when the graph was compiled; where they are not `fixed`, a call passes its own.
     `winner` is the digest of the candidate this graph was compiled for, empty where a search was still under way.
     `strides` are those of the tensors passed, where Inductor keeps every one of them at a number; else None.
+    `weights` are the numbers of the inputs that are parameters or buffers of the model (or views of them) in a graph without
+    gradients, where copies of them may be kept. A call then passes, behind all else, the tensor each of them is a view of.
     """
 
     key: CacheKey
@@ -30,3 +33,4 @@ class Site:
     device: str
     winner: str
     strides: tuple[tuple[int, ...], ...] | None = None
+    weights: tuple[int, ...] = field(default=(), metadata=LATER)

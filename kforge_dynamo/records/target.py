@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from kforge_dynamo.records.codec import LATER
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,12 @@ class Target:
 class Numerics:
     """`fp32` is what fp32 GEMM operands are promised: "highest", "strict", "high", "medium" or "mixed" (design of precision).
 
-    The others are torch's flags as they stood when the graph was compiled.
+    `kept` is no promise of results but of the call: what launches prepare of weights is kept between calls, so a time is taken
+    without those launches. The others are torch's flags as they stood when the graph was compiled.
     """
 
     fp32: str
     fp16_reduced: bool
     bf16_reduced: bool
     deterministic: bool
+    kept: bool = field(default=False, metadata=LATER)

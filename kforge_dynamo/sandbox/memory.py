@@ -26,6 +26,12 @@ def region_bytes(task: Task, sizes: Sequence[int]) -> int:
     return sum(_bytes(task, number, axes) for number in numbers)
 
 
+def input_bytes(task: Task, sizes: Sequence[int], numbers: Sequence[int]) -> int:
+    """Bytes of these inputs."""
+    axes = dict(zip(task.axes, sizes, strict=True))
+    return sum(_bytes(task, number, axes) for number in numbers)
+
+
 def needed_bytes(task: Task, sizes: Sequence[int]) -> int:
     """What checking needs at most at one time.
 

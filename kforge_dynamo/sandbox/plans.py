@@ -9,6 +9,7 @@ from kforge_dynamo.errors import RecordError
 from kforge_dynamo.languages.formats import allowed_formats
 from kforge_dynamo.records.candidate import Buffer, Candidate, Launch, LaunchPlan
 from kforge_dynamo.records.expression import compile_sizes
+from kforge_dynamo.records.prepack import fault
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.sandbox.memory import region_bytes
 from kforge_dynamo.semantics.evaluate import dtype_of
@@ -33,6 +34,9 @@ def check_plan(plan: LaunchPlan, task: Task, sizes: Sequence[int]) -> None:
     most = _REGIONS * region_bytes(task, sizes) + _SPARE_BYTES
     if total > most:
         raise RecordError(f"the buffers need {total >> 20} MiB at sizes {tuple(sizes)}, at most {most >> 20} MiB are given")
+    early = fault(plan, task)
+    if early is not None:
+        raise RecordError(early)
     for number, launch in enumerate(plan.launches):
         _check_launch(launch, f"launch {number}", task, sizes, frozenset(names))
 

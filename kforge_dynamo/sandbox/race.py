@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from kforge_dynamo.languages.allocation import allocator
-from kforge_dynamo.languages.base import Bindable, Bound, Launcher
+from kforge_dynamo.languages.base import Bindable, Bound, Launcher, Prepared, Preparing
 from kforge_dynamo.records.outcome import Status, Timings, Verdict
 from kforge_dynamo.records.request import Request
 from kforge_dynamo.records.task import Task
@@ -82,7 +82,7 @@ class _HereTrack:
     """In this process: the contestants share its clock."""
 
     def __init__(self, request: Request, launcher: Launcher, rivals: Rivals, device: torch.device) -> None:
-        self._call = candidate_call(request.task, request.sizes, launcher, device)
+        self._call = candidate_call(request.task, request.sizes, launcher, device, request.numerics.kept)
         self._rivals, self._device = rivals, device
         self._inputs: list[list[torch.Tensor]] = []
 
@@ -92,6 +92,7 @@ class _HereTrack:
 
     def again(self, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         overwrite(self._inputs[0], inputs)
+        self._call.forget()
         return self._call(self._inputs[0])
 
     def contest(self, rotation: int, check: Check) -> Contest:
@@ -114,7 +115,8 @@ def run_race(request: Request, bench: Bench, track: Track) -> tuple[Verdict | No
     if fault is not None:
         return fault, ()
     contest = track.contest(len(stands), _check(request, bench, stands))
-    floor_us = roofline_us(request.task, request.sizes, request.target)
+    unread = request.candidate.plan.packed_inputs if request.numerics.kept else ()
+    floor_us = roofline_us(request.task, request.sizes, request.target, unread)
     effort = EFFORTS[request.stage]
     timings = []
     regimes: list[tuple[str, Callable[[Contest, Effort], Samples | None]]] = [("wall", sample_wall)]
@@ -154,24 +156,50 @@ def compile_rivals(request: Request, device: torch.device, threads: int) -> Riva
 
 
 def candidate_call(
-    task: Task, sizes: Sequence[int], launcher: Launcher, device: torch.device
-) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
-    """The candidate as generated code calls it: outputs allocated, then what `runtime.Runner` does for fixed sizes."""
-    axes = dict(zip(task.axes, sizes, strict=True))
-    allocate = allocator(device)
-    forms = []
-    for number in task.outputs:
-        spec = task.value(number)
-        shape = tuple(int(extent) for extent in shape_of(spec.shape, axes))
-        forms.append((shape, torch.empty(shape, device="meta").stride(), dtype_of(spec.dtype)))
-    runner = _Runner(launcher, len(task.inputs), tuple(sizes))
+    task: Task, sizes: Sequence[int], launcher: Launcher, device: torch.device, kept: bool = False
+) -> CandidateCall:
+    """The candidate as generated code calls it; with `kept` without the launches that prepare weights, where it has any."""
+    prepared = launcher.prepared() if kept and isinstance(launcher, Preparing) else None
+    return CandidateCall(task, sizes, launcher, device, prepared)
 
-    def call(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        outputs = [allocate(shape, strides, dtype) for shape, strides, dtype in forms]
-        runner.bound(*inputs, *outputs)
+
+class CandidateCall:
+    """Outputs allocated, then what `runtime.Runner` does for fixed sizes. With `prepared`, copies of weights stay from the first
+    call at their addresses until `forget`."""
+
+    def __init__(
+        self, task: Task, sizes: Sequence[int], launcher: Launcher, device: torch.device, prepared: Prepared | None
+    ) -> None:
+        axes = dict(zip(task.axes, sizes, strict=True))
+        self._allocate, self._device, self._prepared, self._sizes = allocator(device), device, prepared, tuple(sizes)
+        self._forms = []
+        for number in task.outputs:
+            spec = task.value(number)
+            shape = tuple(int(extent) for extent in shape_of(spec.shape, axes))
+            self._forms.append((shape, torch.empty(shape, device="meta").stride(), dtype_of(spec.dtype)))
+        self._runner = _Runner(launcher if prepared is None else prepared.rest, len(task.inputs), tuple(sizes))
+        self._copies: dict[tuple[int, ...], list[torch.Tensor]] = {}
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        outputs = [self._allocate(shape, strides, dtype) for shape, strides, dtype in self._forms]
+        if self._prepared is None:
+            self._runner.bound(*inputs, *outputs)
+        else:
+            self._runner.bound(*inputs, *outputs, *self._kept(self._prepared, inputs))
         return outputs
 
-    return call
+    def forget(self) -> None:
+        """Weights have changed: copies are made anew."""
+        self._copies.clear()
+
+    def _kept(self, prepared: Prepared, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        place = tuple([inputs[number].data_ptr() for number in prepared.weights])
+        found = self._copies.get(place)
+        if found is None:
+            found = prepared.copies(self._device)
+            prepared.pack(inputs, found, self._sizes)
+            self._copies[place] = found
+        return found
 
 
 class _Runner:

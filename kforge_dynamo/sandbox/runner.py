@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +28,7 @@ from kforge_dynamo.sandbox.pipes import line, message
 from kforge_dynamo.sandbox.precision import set_flags
 from kforge_dynamo.sandbox.profile.calls import bound_call
 from kforge_dynamo.sandbox.profile.torch_profiler import profile_calls
-from kforge_dynamo.sandbox.race import Rivals, calls_of, candidate_call, overwrite
+from kforge_dynamo.sandbox.race import CandidateCall, Rivals, calls_of, candidate_call, overwrite
 from kforge_dynamo.sandbox.timing import Sampler, sampler
 from kforge_dynamo.sandbox.watch import LaunchFault, observed, written_memory
 from kforge_dynamo.settings import sandbox_without, use_temporary_folder
@@ -83,7 +83,7 @@ class _Runner:
     def __init__(self, languages: Mapping[str, Language], rivals: Rivals | None, arena: Arena) -> None:
         self._languages, self._rivals, self._arena = languages, rivals, arena
         self._launch: Launcher | None = None
-        self._call: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]] | None = None
+        self._call: CandidateCall | None = None
         self._before = ""
         self._request: Request | None = None
         self._stands: dict[int, list[torch.Tensor]] = {}
@@ -114,7 +114,7 @@ class _Runner:
         facts += confine_runner(bounds, without, write)
         self._launch = language.load(artifact, candidate, request.task, canonical_dims(request.task))
         self._before = written_memory(request.artifact_folder)
-        self._call = candidate_call(request.task, request.sizes, self._launch, _CPU)
+        self._call = candidate_call(request.task, request.sizes, self._launch, _CPU, request.numerics.kept)
         return {"facts": facts, "built_s": built_s}
 
     def do_launch(self, asked: Message) -> Message:
@@ -137,6 +137,7 @@ class _Runner:
         assert self._call is not None
         whole = self._arena.bytes(asked["bytes"])
         overwrite(self._stands[0], [tensor_at(whole, where) for where in asked["inputs"]])
+        self._call.forget()
         for where, value in zip(asked["outputs"], self._call(self._stands[0]), strict=True):
             tensor_at(whole, cast(Where, where)).copy_(value)
         return {}

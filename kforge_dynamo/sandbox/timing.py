@@ -23,7 +23,7 @@ import torch
 from kforge_dynamo.records.outcome import Measurement
 from kforge_dynamo.records.target import Target
 from kforge_dynamo.records.task import Task
-from kforge_dynamo.sandbox.memory import region_bytes
+from kforge_dynamo.sandbox.memory import input_bytes, region_bytes
 from kforge_dynamo.sandbox.rows import flop
 from kforge_dynamo.semantics.algebra import fold
 from kforge_dynamo.semantics.evaluate import shape_of
@@ -93,15 +93,16 @@ class Samples:
     fault: str | None
 
 
-def roofline_us(task: Task, sizes: Sequence[int], target: Target) -> float | None:
+def roofline_us(task: Task, sizes: Sequence[int], target: Target, unread: Sequence[int] = ()) -> float | None:
     """Below this no kernel can be: bytes of inputs and outputs over the memory's peak, and the product over the peak of the
     matrix units, of the small product where the reduction over its columns moves into an operand, unless a reduction leaves
-    fewer outputs than the product has (algebra may then save it). None if unknown."""
+    fewer outputs than the product has (algebra may then save it). Inputs `unread` need not be read, because a copy of them is
+    kept. None if unknown."""
     axes = dict(zip(task.axes, sizes, strict=True))
     bounds = []
     bandwidth = target.peak("memory_bytes_per_s")
     if bandwidth is not None:
-        bounds.append(region_bytes(task, sizes) / bandwidth)
+        bounds.append((region_bytes(task, sizes) - input_bytes(task, sizes, unread)) / bandwidth)
     peaks = [peak.value for peak in target.peaks if peak.name.endswith("_flops")]
     largest = max(math.prod(int(e) for e in shape_of(task.value(number).shape, axes)) for number in task.outputs)
     folded = fold(task)

@@ -94,6 +94,6 @@ def show_domain(domain: Domain) -> str:
 @lru_cache(maxsize=1)
 def known_numerics() -> dict[str, Numerics]:
     """All numerics by their digest: keys hold digests only, and there are few enough numerics to try them all."""
-    flags = itertools.product((False, True), repeat=3)
+    flags = itertools.product((False, True), repeat=4)
     records = [Numerics(fp32, *each) for fp32, each in itertools.product(_FP32, flags)]
     return {digest(record): record for record in records}

@@ -12,8 +12,9 @@ from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.codec import to_text
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Task
+from kforge_dynamo.semantics.algebra import fold
 
-__all__ = ["AUTHOR", "Schedule", "emit", "gain_us", "neighbours", "rejects", "space"]
+__all__ = ["AUTHOR", "Schedule", "emit", "gain_us", "neighbours", "prepares", "rejects", "space"]
 
 AUTHOR = "builtin:cpp"
 """Who the candidates say wrote them."""
@@ -28,6 +29,11 @@ def rejects(task: Task, target: Target) -> str | None:
     except Inexpressible as reason:
         return f"{reason}; Inductor keeps the region"
     return None
+
+
+def prepares(task: Task) -> bool:
+    """Whether a kernel may prepare weights ahead of all else: where a reduction moves into the right operand."""
+    return fold(task) is not None
 
 
 def emit(task: Task, schedule: Schedule, sizes: Sequence[int], target: Target, numerics: Numerics) -> Candidate:

@@ -52,16 +52,20 @@ def _together(task: Task, folded: Folded, small: Part, whole: Part, target: Targ
         [
             "namespace small {", small.body, "}",
             "namespace whole {", whole.body, "}",
-            f"static void entry{PARAMETERS} {{",
+            f"static void pack{PARAMETERS} {{",
             *_reduce(task, folded),
+            "}",
+            f"static void entry{PARAMETERS} {{",
             *_multiply(task, folded, len(own)),
             *_again(task, folded, len(own) + len(small.buffers)),
             "}\n",
         ]
     )  # fmt: skip
     texts = (*small.texts, *whole.texts, "fold.h")
-    plan = LaunchPlan(buffers, (Launch("kforge_entry", ("1",), arguments(task, buffers)),))
-    return Written("\n".join([opening(texts, target), body, doors(task, len(buffers))]), plan)
+    reduced = [*(f"in:{number}" for number in _places(folded)), *(f"buf:{own[at].name}" for at in _places(folded).values())]
+    pack = Launch("kforge_pack", ("1",), tuple(reduced), weights_only=True)
+    plan = LaunchPlan(buffers, (pack, Launch("kforge_entry", ("1",), arguments(task, buffers))))
+    return Written("\n".join([opening(texts, target), body, doors(task, len(buffers), packs=True)]), plan)
 
 
 def _stride_at(task: Task, index: int) -> int:

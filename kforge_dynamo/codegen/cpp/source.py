@@ -72,17 +72,20 @@ PARAMETERS = (
 )
 
 
-def doors(task: Task, buffers: int) -> str:
+def doors(task: Task, buffers: int, packs: bool = False) -> str:
     """The two ways in: the entry, and one for a caller that keeps its arguments in one block: inputs, outputs, threads, buffers,
-    sizes, strides."""
+    sizes, strides. With `packs` the function `pack` goes ahead of `entry`: in the block's way, and as a door of its own."""
     reads, writes = len(task.inputs), len(task.outputs)
     at = reads + writes + 1
     places = f"(void* const*)b, (void* const*)(b + {reads}), (void* const*)(b + {at}), b + {at + buffers}, "
     places += f"b + {at + buffers + len(task.axes)}, (int)b[{at - 1}]"
     seen = 'extern "C" __attribute__((visibility("default"))) void'
+    passed = "(inputs, outputs, buffers, sizes, strides, threads); }"
+    first = f"pack({places}); " if packs else ""
     return (
-        f"{seen} kforge_entry{PARAMETERS} {{ entry(inputs, outputs, buffers, sizes, strides, threads); }}\n"
-        f"{seen} kforge_call(const int64_t* b) {{ entry({places}); }}\n"
+        (f"{seen} kforge_pack{PARAMETERS} {{ pack{passed}\n" if packs else "")
+        + f"{seen} kforge_entry{PARAMETERS} {{ entry{passed}\n"
+        + f"{seen} kforge_call(const int64_t* b) {{ {first}entry({places}); }}\n"
     )
 
 

@@ -61,8 +61,8 @@ def _shape(task: Task, sizes: tuple[int, ...], lanes: int) -> tuple[Shape, Opera
 
 
 def space(task: Task, sizes: Sequence[int], target: Target, numerics: Numerics) -> list[Schedule]:
-    """At most 16 schedules of `task`, best guess first. The settings of `numerics` change nothing: all compute in fp32."""
-    del numerics
+    """At most 16 schedules of `task`, best guess first. Of `numerics` only what is kept of weights counts: all compute in
+    fp32."""
     if task.anchor is None:
         return [Schedule("none", rows) for rows in (32, 8, 128)]
     shape, it = _shape(task, tuple(sizes), lanes_of(target))
@@ -70,7 +70,8 @@ def space(task: Task, sizes: Sequence[int], target: Target, numerics: Numerics) 
     for schedule in (*_folded(task, tuple(sizes), target), *_all(shape, it, target)):
         if schedule not in found and _writes(task, schedule, target):
             small = _small(task, tuple(sizes), target) if schedule.fold else None
-            found[schedule] = estimate_us(small or shape, schedule, target) + (_fold_us(shape, target) if small else 0.0)
+            found[schedule] = estimate_us(small or shape, schedule, target)
+            found[schedule] += _fold_us(shape, target) if small and not numerics.kept else 0.0
     ranked = sorted(found, key=lambda schedule: found[schedule])
     return _mixed(ranked)[:_MOST]
 

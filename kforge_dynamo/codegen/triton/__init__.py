@@ -12,11 +12,19 @@ from collections.abc import Sequence
 
 from kforge_dynamo.codegen.triton.schedule import Schedule
 from kforge_dynamo.codegen.triton.space import emitted, gain_us, neighbours, rejects, space
+from kforge_dynamo.codegen.triton.tiles import product_of
 from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Task
+from kforge_dynamo.semantics.algebra import fold
 
-__all__ = ["Schedule", "emit", "gain_us", "neighbours", "rejects", "space"]
+__all__ = ["Schedule", "emit", "gain_us", "neighbours", "prepares", "rejects", "space"]
+
+
+def prepares(task: Task) -> bool:
+    """Whether a kernel may prepare weights ahead of all else: fp32 operands are split, reductions move into the right one."""
+    product = product_of(task)
+    return product is not None and (task.value(product.rhs).dtype == "float32" or fold(task) is not None)
 
 
 def emit(task: Task, schedule: Schedule, sizes: Sequence[int], target: Target, numerics: Numerics) -> Candidate:

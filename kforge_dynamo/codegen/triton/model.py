@@ -103,12 +103,15 @@ def _fed_items(task: Task, product: Product, schedule: Schedule, running: int) -
     return (again, loads), (again, loads)
 
 
-def split_us(task: Task, product: Product, schedule: Schedule, sizes: Mapping[str, int], target: Target) -> float:
-    """Time of the launches that split operands before the product."""
+def split_us(
+    task: Task, product: Product, schedule: Schedule, sizes: Mapping[str, int], target: Target, kept: bool = False
+) -> float:
+    """Time of the launches that split operands before the product; the right one's copy may be `kept` from an earlier call."""
     if schedule.copies == "none":
         return 0.0
     batch, rows, depth = rows_of(task, product, sizes)
-    lines = [rows] if schedule.copies == "left" else [rows, product.columns]
+    free = kept and not task.value(product.rhs).varies_by_row
+    lines = [rows] if schedule.copies == "left" or free else [rows, product.columns]
     item = ITEM_BYTES[task.value(product.lhs).dtype] + 2 * scheme_of(schedule.scheme).parts
     moved = batch * depth * sum(lines) * item
     return 1e6 * moved / (peak(target, "memory_bytes_per_s") * _SPLIT_SHARE) + len(lines) * LAUNCH_US

@@ -70,10 +70,11 @@ def _ranked(task: Task, sizes: tuple[int, ...], target: Target, numerics: Numeri
         return (Schedule("ieee", 16, 16, 16, 1, 4, 1),)
     named = dict(zip(task.axes, sizes, strict=True))
     names = schemes(task, product, target, numerics)
-    folded = _ordered(task, product, _folded(task, named, target, names), named, target)[:_FOLDED]
-    ordered = _ordered(task, product, choices(task, product, named, target, names), named, target)
+    kept = numerics.kept
+    folded = _ordered(task, product, _folded(task, named, target, names), named, target, kept)[:_FOLDED]
+    ordered = _ordered(task, product, choices(task, product, named, target, names), named, target, kept)
     if folded and ordered:
-        first = estimate_us(task, product, folded[0], named, target) <= estimate_us(task, product, ordered[0], named, target)
+        first = folded[0] is min(folded[0], ordered[0], key=lambda s: estimate_us(task, product, s, named, target, kept))
         # the two forms stand on different parts of the model: both are tried early
         ordered = [*folded[:3], *ordered[:3], *folded[3:], *ordered[3:]] if first else [*ordered[:3], *folded, *ordered[3:]]
     plain = next((schedule for schedule in ordered if not schedule.descriptors), None)
@@ -84,10 +85,10 @@ def _ranked(task: Task, sizes: tuple[int, ...], target: Target, numerics: Numeri
 
 
 def _ordered(
-    task: Task, product: Product, schedules: Iterable[Schedule], sizes: Mapping[str, int], target: Target
+    task: Task, product: Product, schedules: Iterable[Schedule], sizes: Mapping[str, int], target: Target, weights_kept: bool
 ) -> list[Schedule]:
     """Those that emit and differ, by the model's time, the first of a tile before its variants."""
-    known = {schedule: estimate_us(task, product, schedule, sizes, target) for schedule in schedules}
+    known = {schedule: estimate_us(task, product, schedule, sizes, target, weights_kept) for schedule in schedules}
     timed = islice((s for s in sorted(known, key=known.__getitem__) if _emits(task, s, target)), _MOST_EMITTED)
     seen: dict[tuple[str, str, int, int], int] = {}
     ranked = []
@@ -133,7 +134,7 @@ def neighbours(schedule: Schedule, task: Task, sizes: Sequence[int], target: Tar
     changes += [{"reduce": "rows" if schedule.reduce == "partials" else "partials"}, {"specialize": not schedule.specialize}]
     found = {replace(schedule, **change) for change in changes} - {schedule}  # type: ignore[arg-type]
     kept = [item for item in found if sensible(*_subject(task, product, item), item, target) and _emits(task, item, target)]
-    return sorted(kept, key=lambda other: (estimate_us(task, product, other, named, target), repr(other)))
+    return sorted(kept, key=lambda other: (estimate_us(task, product, other, named, target, numerics.kept), repr(other)))
 
 
 def gain_us(task: Task, sizes: Sequence[int], target: Target) -> float:
@@ -150,19 +151,22 @@ def gain_us(task: Task, sizes: Sequence[int], target: Target) -> float:
     return max(0.0, library_us(task, product, "ieee" if single else "native", named, target) - best)
 
 
-def estimate_us(task: Task, product: Product, schedule: Schedule, sizes: Mapping[str, int], target: Target) -> float:
-    """The model's time of all launches."""
+def estimate_us(
+    task: Task, product: Product, schedule: Schedule, sizes: Mapping[str, int], target: Target, kept: bool = False
+) -> float:
+    """The model's time of all launches; of those of a call where what they prepare of weights is `kept`."""
     extra = 0.0
     if schedule.fold:
         # reading the operand, and launches that add, mark, and find no rows to do again
-        extra = traffic_us([task.value(product.rhs)], sizes, target) + 4 * LAUNCH_US
+        read_us = traffic_us([task.value(product.rhs)], sizes, target) + LAUNCH_US
+        extra = (0.0 if kept else read_us) + 3 * LAUNCH_US
         task, product = _subject(task, product, schedule)
     total = extra + product_us(task, product, schedule, sizes, target)
     stages = divided(task, product, schedule)
     if stages is None:
         return math.inf
     total += LAUNCH_US if scheme_of(schedule.scheme).redone else 0.0
-    total += split_us(task, product, schedule, sizes, target)
+    total += split_us(task, product, schedule, sizes, target, kept)
     total += LAUNCH_US if stages.column_partials or stages.column_outputs else 0.0
     written = [task.value(task.outputs[position]) for position in stages.tile_outputs]
     moved: list[ValueSpec] = []
