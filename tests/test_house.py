@@ -31,7 +31,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "forge",
         "evaluation",
         "rechecks",
-        "answers",
+        "answers submission",
         "graph_pass",
         "backend scale",
         "pages",

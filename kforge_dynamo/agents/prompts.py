@@ -34,7 +34,7 @@ LIMITS = {
 }
 """Most tokens of each section."""
 
-SYSTEM = """You write one kernel that replaces a given PyTorch function on a given device. It is judged by a program: built,
+RULES = """You write one kernel that replaces a given PyTorch function on a given device. It is judged by a program: built,
 compared with fp64 on hidden inputs, and timed against PyTorch's compiler. Only a right and faster kernel counts.
 
 Rules:
@@ -44,7 +44,10 @@ Rules:
 - NaN and infinity behave as in PyTorch: maximum, minimum, relu and clamp pass a NaN on.
 - No files, processes, network, environment, threads of your own, inline assembler, or code outside the kernel.
 - No timing tricks, no early return for special inputs, no results computed ahead. Such a kernel is refused.
-- Comments speak of the code. A text that addresses a reader or a judge is refused.
+- Comments speak of the code. A text that addresses a reader or a judge is refused."""
+"""What holds for every kernel, whoever writes it and however it is handed in."""
+
+SYSTEM = f"""{RULES}
 
 Answer in this form, with nothing after it:
 IDEA: one line, what this kernel does differently

@@ -121,6 +121,7 @@ Write a kernel for `{assignment.device}` that computes `reference.py` and is fas
     kforge verify . example                    # judge the worked example
     kforge verify . candidates/mine.cpp        # judge yours; ends with status 0 only where it passed
     kforge evaluate --batch .                  # judge everything in candidates/
+    kforge task submit . candidates/mine.cpp   # judge it and keep it where it wins: later compiles use it
 
 ## Sizes
 

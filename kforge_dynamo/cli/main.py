@@ -14,6 +14,7 @@ from kforge_dynamo.cli import (
     evaluate,
     explain,
     language_models,
+    mcp_server,
     report,
     runs,
     show,
@@ -27,7 +28,23 @@ from kforge_dynamo.errors import KforgeError
 from kforge_dynamo.settings import Settings, configure_logging
 from kforge_dynamo.targets import kforge_version
 
-COMMANDS = (demo, warm, explain, why, show, task, verify, evaluate, language_models, runs, report, doctor, travel, cache)
+COMMANDS = (
+    demo,
+    warm,
+    explain,
+    why,
+    show,
+    task,
+    verify,
+    evaluate,
+    language_models,
+    runs,
+    mcp_server,
+    report,
+    doctor,
+    travel,
+    cache,
+)
 """The modules whose `register(app)` adds a command, in the order of the help text."""
 
 

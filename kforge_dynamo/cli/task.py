@@ -1,4 +1,4 @@
-"""`kforge task`: the regions of a model as folders in which a kernel can be written by hand."""
+"""`kforge task`: the regions of a model as folders in which a kernel can be written by hand, and what was written handed in."""
 
 from __future__ import annotations
 
@@ -16,20 +16,26 @@ from rich.table import Table
 from kforge_dynamo import inductor_entry, ledger
 from kforge_dynamo.cli.dossier import write
 from kforge_dynamo.cli.explain import run_once
-from kforge_dynamo.cli.files import TaskPath, load_task
+from kforge_dynamo.cli.files import CandidatePath, TaskPath, device_of, load_candidate, load_task
 from kforge_dynamo.cli.loading import Device, Dtype, Function, Shapes, TargetWord, Train, load_target, make_inputs
-from kforge_dynamo.cli.verify import AsJson
+from kforge_dynamo.cli.verdicts import EXIT_CODES, NOT_STORED, as_data, exit_table
+from kforge_dynamo.cli.verdicts import show as show_verdict
+from kforge_dynamo.cli.verify import AsJson, Mode, OnDevice, Seconds
 from kforge_dynamo.errors import SettingsError
+from kforge_dynamo.evaluation import Evaluator
 from kforge_dynamo.records.assignment import Assignment, read_task
 from kforge_dynamo.records.codec import digest
 from kforge_dynamo.semantics import pytorch
 from kforge_dynamo.semantics.show import show as show_task
+from kforge_dynamo.settings import Settings
+from kforge_dynamo.sites import store_of
+from kforge_dynamo.submission import submit as hand_in
 
 Precision = Annotated[str, typer.Option(help="auto, strict or mixed")]
 Region = Annotated[int | None, typer.Option(help="the number of one region, as the list shows it; else all")]
 To = Annotated[Path, typer.Option("--to", metavar="DIR", help="where the folders are made")]
 
-task = typer.Typer(help="List, show and export the tasks of a model.", no_args_is_help=True)
+task = typer.Typer(help="List, show and export the tasks of a model; hand in kernels for them.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -106,6 +112,32 @@ def export(
             except OSError as error:
                 raise SettingsError(f"{place} cannot be written: {error.strerror}; name another folder with --to") from error
             typer.echo(str(place))
+
+
+@task.command(epilog=f"{exit_table()} {NOT_STORED} for a kernel that is right and not stored.")
+def submit(
+    path: TaskPath,
+    candidate: CandidatePath,
+    as_json: AsJson = False,
+    timeout: Seconds = 120.0,
+    mode: Mode = "default",
+    device: OnDevice = None,
+) -> None:
+    """Judge a kernel for a task and keep it where it beats Inductor and the stored winner; later compiles then use it."""
+    assignment, proposed = load_task(path), load_candidate(candidate)
+    place, target = device_of(assignment, device)
+    evaluator = Evaluator(target, str(place))
+    try:
+        done = hand_in(assignment, proposed, evaluator, target, store_of(Settings.parse()[0]), timeout, mode)
+    finally:
+        evaluator.close()
+    if as_json:
+        typer.echo(json.dumps(as_data(assignment, done.trial) | {"stored": done.stored, "reason": done.reason}, indent=1))
+    else:
+        show_verdict(Console(), assignment, done.trial)
+        typer.echo(done.reason)
+    status = EXIT_CODES[done.trial.verdict.status]
+    raise typer.Exit(status or (0 if done.stored else NOT_STORED))
 
 
 def tasks_of(

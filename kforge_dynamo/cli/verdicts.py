@@ -35,6 +35,8 @@ EXIT_CODES = {
 command line, 9 of `kforge evaluate` where some candidate did not pass."""
 
 SOME_FAILED = 9
+NOT_STORED = 3
+"""The status of `kforge task submit` for a kernel that passed and is not faster than what there is."""
 
 
 def exit_table() -> str:
