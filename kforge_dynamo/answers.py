@@ -23,7 +23,7 @@ from kforge_dynamo import ledger, rechecks, runtime
 from kforge_dynamo.agents.search import search
 from kforge_dynamo.codegen.builtin import BuiltinGenerator
 from kforge_dynamo.errors import KforgeError
-from kforge_dynamo.evaluation import Evaluator
+from kforge_dynamo.evaluation import Crew, Judge, evaluator_for, rest
 from kforge_dynamo.forge import PURSE, Answer, Bench, Miss, Search, settle
 from kforge_dynamo.languages.table import LANGUAGES
 from kforge_dynamo.records.assignment import Assignment
@@ -217,7 +217,10 @@ class Desk:
         left_s = PURSE.left_s(self._settings.budget_s)
         if left_s >= _LEAST_S:
             _announce(len(ranked), min(left_s, len(ranked) * self._settings.region_budget_s))
-        return {item.name: self._search(item, found) for item, found in ranked}
+        if not _crews:
+            return {item.name: self._search(item, found) for item, found in ranked}
+        works = [(item.target.name, functools.partial(self._search, item, found)) for item, found in ranked]
+        return {item.name: reply for (item, _), reply in zip(ranked, _crews[-1].each(works), strict=True)}
 
     def _gain_us(self, item: Inquiry) -> float:
         return self._generator.gain_us(item.task, item.sizes, item.target)
@@ -244,14 +247,14 @@ class Desk:
             threading.Thread(target=work, name="kforge-search", daemon=True).start()
         return replies
 
-    def _search(self, item: Inquiry, found: Found | None) -> Reply:
+    def _search(self, item: Inquiry, found: Found | None, judge: Judge | None = None) -> Reply:
         if self._settings.on_miss == "agent" and not _appointed:
             return self._unsearched(found, "on_miss='agent' is for `kforge warm --model NAME`; nothing was searched")
         budget_s = min(self._settings.region_budget_s, PURSE.left_s(self._settings.budget_s))
         if budget_s < _LEAST_S:
             return self._unsearched(found, "the search budget of this process is spent")
         ledger.tell("search", item.title, budget_s)
-        evaluator = evaluator_for(item.target, item.device)
+        evaluator = judge if judge is not None else evaluator_for(item.target, item.device)
         started = time.monotonic()
         bench = Bench(
             target=item.target,
@@ -274,7 +277,8 @@ class Desk:
         except KforgeError as error:
             return self._unsearched(found, f"the search could not run: {error}")
         finally:
-            PURSE.spend(time.monotonic() - started)
+            if judge is None:  # a crew's searches go on beside each other; each has its own bound
+                PURSE.spend(time.monotonic() - started)
         if isinstance(answer, Winner):
             self._store.put_winner(answer)
             record = Found(State.WINNER, "user", answer, None, "")
@@ -310,9 +314,18 @@ def appointed(agents: Search) -> Iterator[None]:
         _appointed.remove(agents)
 
 
+@contextlib.contextmanager
+def spread(crew: Crew) -> Iterator[None]:
+    """Within it, misses are searched by `crew`, several at once."""
+    _crews.append(crew)
+    try:
+        yield
+    finally:
+        _crews.remove(crew)
+
+
 _appointed: list[Search] = []
-_EVALUATORS: dict[str, Evaluator] = {}
-_lock = threading.Lock()
+_crews: list[Crew] = []
 
 
 def _question(
@@ -330,25 +343,9 @@ def _question(
     return Inquiry(name, key, task, sizes, domain, target, rules, title, regime, indexed(device))
 
 
-def evaluator_for(target: Target, device: str) -> Evaluator:
-    """The evaluator of a device, one a process."""
-    name = f"{device} {target.name}"
-    with _lock:
-        if name not in _EVALUATORS:
-            _EVALUATORS[name] = Evaluator(target, device)
-        return _EVALUATORS[name]
-
-
 def leave_out(place: str, splices: Mapping[str, str], settings: Settings) -> bool:
     """Keeps which splices the graph of this digest does without; True when that is on disk."""
     return store_of(settings).epochs.leave_out(place, splices)
-
-
-def rest() -> None:
-    """Lets the workers end when they are not needed again soon."""
-    with _lock:
-        for evaluator in _EVALUATORS.values():
-            evaluator.rest()
 
 
 def _won(found: Found | None) -> bool:

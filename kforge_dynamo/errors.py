@@ -5,6 +5,7 @@
     ├── RecordError        a record read from text is not what its schema says
     ├── StoreError         the cache cannot be used (the message says why and what to do)
     ├── ToolchainError     a compiler or a runtime that a language needs is missing
+    │   └── LostError      an evaluator is gone, with its process, its device or its machine
     ├── BuildError         generated source did not compile (data for the search, not for the user)
     │   └── GuardrailError it says what a candidate may not say
     ├── MissError          a region has no winner and `on_miss="error"` was asked for
@@ -32,6 +33,10 @@ class StoreError(KforgeError, OSError):
 
 class ToolchainError(KforgeError, RuntimeError):
     """A compiler, a runtime or a device that a language needs is not there."""
+
+
+class LostError(ToolchainError):
+    """An evaluator of a crew is gone; what it was asked is asked again elsewhere."""
 
 
 class BuildError(KforgeError, RuntimeError):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import torch
 from torch._inductor import list_mode_options
@@ -21,10 +23,28 @@ from kforge_dynamo.sandbox.profile.instruments import BY_NAME as INSTRUMENTS_BY_
 from kforge_dynamo.sandbox.worker import Worker
 from kforge_dynamo.settings import worker_environment
 
+R = TypeVar("R")
 _LANGUAGES = "kforge_dynamo.languages.table:LANGUAGES"
 _IDLE_S = 20.0
 _DAY_S = 86400.0
-_GRACE_S = 5.0  # the worker keeps its own deadline; past this it is taken to hang
+GRACE_S = 5.0  # the worker keeps its own deadline; past this it is taken to hang
+
+
+class Judge(Protocol):
+    """What evaluates the candidates of one search."""
+
+    def wait(self) -> None:
+        """Returns when it is ready. Raises: ToolchainError when it cannot be."""
+
+    def bound(self, mode: str, inductor: str, numerics: Numerics) -> Evaluate:
+        """See `Evaluator.bound`."""
+
+
+class Crew(Protocol):
+    """Evaluators on several devices or machines, which do several searches at once."""
+
+    def each(self, works: Sequence[tuple[str, Callable[[Judge], R]]]) -> list[R]:
+        """Does every work with a judge on a device of the name beside it; the results in the same order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +97,8 @@ class Evaluator:
         """`evaluate` for one compile: the baseline is compiled under `mode` and the options in the JSON text `inductor`."""
 
         def evaluate(miss: Miss, candidate: Candidate, stage: str, seconds: float) -> Trial:
-            request = Request(
-                task=miss.task,
-                sizes=miss.sizes,
-                domain=miss.domain,
-                candidate=candidate,
-                target=self._target,
-                numerics=numerics,
-                mode=mode,
-                inductor=inductor,
-                stage=stage,
-                artifact_folder=self._folder.name,
-                time=True,
-                deadline_s=seconds,
-                memory_bytes=None,
-            )
-            return self._worker.evaluate(request, seconds + _GRACE_S)
+            request = request_of(miss, candidate, stage, seconds, self._target, numerics, mode, inductor, self._folder.name)
+            return self._worker.evaluate(request, seconds + GRACE_S)
 
         return evaluate
 
@@ -115,7 +121,7 @@ class Evaluator:
             profile=order.profile,
         )
         self.wait()
-        trial = self._worker.evaluate(request, order.seconds + _GRACE_S)
+        trial = self._worker.evaluate(request, order.seconds + GRACE_S)
         return complete(
             trial, request, Place(worker_environment, self._device, torch.get_num_threads(), _LANGUAGES), order.seconds
         )
@@ -135,3 +141,52 @@ class Evaluator:
     def _stay(self) -> None:
         if self._rest is not None:
             self._rest.cancel()
+
+
+def request_of(
+    miss: Miss,
+    candidate: Candidate,
+    stage: str,
+    seconds: float,
+    target: Target,
+    numerics: Numerics,
+    mode: str,
+    inductor: str,
+    folder: str,
+) -> Request:
+    """The request of a search for one trial of `candidate`, built below `folder`."""
+    return Request(
+        task=miss.task,
+        sizes=miss.sizes,
+        domain=miss.domain,
+        candidate=candidate,
+        target=target,
+        numerics=numerics,
+        mode=mode,
+        inductor=inductor,
+        stage=stage,
+        artifact_folder=folder,
+        time=True,
+        deadline_s=seconds,
+        memory_bytes=None,
+    )
+
+
+_EVALUATORS: dict[str, Evaluator] = {}
+_lock = threading.Lock()
+
+
+def evaluator_for(target: Target, device: str) -> Evaluator:
+    """The evaluator of a device, one a process."""
+    name = f"{device} {target.name}"
+    with _lock:
+        if name not in _EVALUATORS:
+            _EVALUATORS[name] = Evaluator(target, device)
+        return _EVALUATORS[name]
+
+
+def rest() -> None:
+    """Lets the workers end when they are not needed again soon."""
+    with _lock:
+        for evaluator in _EVALUATORS.values():
+            evaluator.rest()

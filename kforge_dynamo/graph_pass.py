@@ -21,6 +21,7 @@ from torch import fx
 from kforge_dynamo import answers, inductor_entry, keeper, ledger, runtime, sites
 from kforge_dynamo.answers import Desk
 from kforge_dynamo.errors import MissError
+from kforge_dynamo.evaluation import rest
 from kforge_dynamo.forge import Context, shortfall
 from kforge_dynamo.lowering import inductor
 from kforge_dynamo.lowering.explain import explain
@@ -65,7 +66,7 @@ class GraphWork:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.settings.on_miss != "background":
-            answers.rest()
+            rest()
 
     def run(self, graph: fx.Graph) -> None:
         """Splices the winners of `graph`'s regions. Raises: MissError under `on_miss="error"`; nothing else."""

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from kforge_dynamo import answers, inductor_entry, ledger
 from kforge_dynamo.agents.campaign import Campaign
-from kforge_dynamo.cli import agents, measure, whole_graph
+from kforge_dynamo.cli import agents, crews, measure, whole_graph
 from kforge_dynamo.cli.explain import run_once
 from kforge_dynamo.cli.loading import Device, Dtype, Function, Shapes, TargetWord, Train, load_target, make_inputs
 from kforge_dynamo.cli.measure import own_code
@@ -63,13 +63,19 @@ def warm(
     reference: agents.Reference = None,
     memory: agents.Memory = True,
     seed: agents.Seeding = True,
+    ray: crews.RayAddress = "",
+    all_devices: crews.AllDevices = False,
 ) -> None:
     """Search kernels for the regions of a model and keep the winners; drop a splice that makes the whole model slower."""
     asked = agents.chosen(language_model)
+    if asked and (ray or all_devices):
+        raise SettingsError(
+            "--ray and --all-devices spread the built-in generator's searches; leave --model and KFORGE_MODEL out"
+        )
     if recorded is not None and language_model:
         raise SettingsError("--recorded searches by the built-in generator; leave --model out, or name a TARGET")
     if recorded is not None:
-        warm_recorded(recorded, budget if budget is not None else _SEARCH_S, mode)
+        warm_recorded(recorded, budget if budget is not None else _SEARCH_S, mode, ray, all_devices)
         return
     if not target or not shapes:
         raise SettingsError("warm needs a TARGET and its --shapes, or --recorded with a file that KFORGE_RECORD wrote")
@@ -85,19 +91,34 @@ def warm(
     on_miss = "agent" if campaign is not None else "search"
     options: dict[str, Any] = {"on_miss": on_miss, "budget_s": _ALL_S, "region_budget_s": seconds, "precision": precision}
     options |= torch._inductor.list_mode_options(mode)
-    for call in shapes:
-        inputs = make_inputs(call.split(","), dtype=dtype, device=device)
-        ledger.reset()
-        torch.compiler.reset()
-        with _progress(console), _asking(campaign):
-            compiled = torch.compile(model, backend="kforge", options=options)
-            run_once(compiled, inputs, train=train)
-            reports: Sequence[ledger.RegionReport] = ledger.report()
-        compiled, reports = _kept(model, compiled, inputs, options, train, reports)
-        console.print(_table(call, reports))
-        other = own_code(model, "inductor") if isinstance(model, torch.nn.Module) else model
-        baseline = torch.compile(other, options=torch._inductor.list_mode_options(mode))
-        console.print(_comparison(compiled, baseline, inputs, train))
+    with crews.crew(ray, all_devices, [device], asked):
+        for call in shapes:
+            inputs = make_inputs(call.split(","), dtype=dtype, device=device)
+            _warm_call(console, model, call, inputs, campaign, options, mode, train)
+
+
+def _warm_call(
+    console: Console,
+    model: Callable[..., Any],
+    call: str,
+    inputs: list[torch.Tensor],
+    campaign: Campaign | None,
+    options: dict[str, Any],
+    mode: str,
+    train: bool,
+) -> None:
+    """Searches the regions of one call, decides for whole graphs, and prints both."""
+    ledger.reset()
+    torch.compiler.reset()
+    with _progress(console), _asking(campaign):
+        compiled = torch.compile(model, backend="kforge", options=options)
+        run_once(compiled, inputs, train=train)
+        reports: Sequence[ledger.RegionReport] = ledger.report()
+    compiled, reports = _kept(model, compiled, inputs, options, train, reports)
+    console.print(_table(call, reports))
+    other = own_code(model, "inductor") if isinstance(model, torch.nn.Module) else model
+    baseline = torch.compile(other, options=torch._inductor.list_mode_options(mode))
+    console.print(_comparison(compiled, baseline, inputs, train))
 
 
 @contextlib.contextmanager
