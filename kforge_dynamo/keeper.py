@@ -20,6 +20,7 @@ import functools
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ _SHARE = 5
 _LEAST_USES, _MOST_WASTED = 4, 16
 """A keeper ends when so many copies had to be made anew before they were used this often: the weights never rest."""
 _MOST_REFUSED = 4096
+_IDLE_S = 60.0
+"""A copy that was not used for so long gives way to any other, and so long a refusal for want of memory holds."""
 
 _lock = threading.RLock()
 _keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
@@ -74,6 +77,8 @@ def kept_bytes(device: torch.device | None = None) -> int:
 class _Weight:
     """A tensor that a copy was made of, as it was then; `view` is size, strides and offset of what the site is passed."""
 
+    address: int
+
     tensor: weakref.ref[torch.Tensor]
     version: int
     storage: StorageWeakRef
@@ -81,13 +86,17 @@ class _Weight:
 
     def rests(self, base: torch.Tensor) -> bool:
         """Whether `base` is that tensor, with the bits it had."""
-        same = self.tensor() is base and base._version == self.version
-        return same and base.untyped_storage()._cdata == self.storage.cdata
+        return self.tensor() is base and base._version == self.version and not self.moved(base)
+
+    def moved(self, base: torch.Tensor) -> bool:
+        """Whether the tensor has memory of other origin by now."""
+        return base.untyped_storage()._cdata != self.storage.cdata or base.data_ptr() != self.address
 
 
 @dataclass(eq=False)
 class _Copy:
-    """`worth` are bytes that a call does not move, for each byte kept; `streams` those that have read it."""
+    """`worth` are bytes that a call does not move, for each byte kept; `streams` those that have read it; `used_s` is the
+    clock at the last use."""
 
     weights: tuple[_Weight, ...]
     tensors: list[torch.Tensor]
@@ -96,6 +105,7 @@ class _Copy:
     worth: float
     streams: set[int] = field(default_factory=set)
     uses: int = 0
+    used_s: float = 0.0
     captured: bool = False
 
     def rests(self, bases: Sequence[Any]) -> bool:
@@ -114,8 +124,8 @@ class Keeper:
         self._inputs = prepared.weights
         self._bases = [list(positions).index(number) for number in prepared.weights]
         self._copies: dict[tuple[int, ...], _Copy] = {}
-        self._refused: dict[tuple[int, ...], int] = {}
-        self._wasted = 0
+        self._refused: dict[tuple[int, ...], tuple[int, float]] = {}
+        self._wasted = self._count = 0
         _keepers.add(self)
 
     def copies(self) -> tuple[_Copy, ...]:
@@ -132,6 +142,7 @@ class Keeper:
             if found is None:
                 return None
         found.uses += 1
+        found.used_s = time.monotonic()
         if found.tensors[0].is_cuda:
             self._read_by_stream(found)
         return found.tensors
@@ -142,15 +153,16 @@ class Keeper:
             bases = [weight.tensor() for weight in copy.weights]
             if copy.captured and all(isinstance(base, torch.Tensor) for base in bases):
                 views = [_view(base, weight) for base, weight in zip(bases, copy.weights, strict=True) if base is not None]
-                inputs = [views[0]] * (1 + max(self._inputs))
+                inputs = [views[0]] * self._count
                 for number, view in zip(self._inputs, views, strict=True):
                     inputs[number] = view
                 self._make(place, inputs, bases)
 
     def _make(self, place: tuple[int, ...], inputs: Sequence[torch.Tensor], bases: Sequence[Any]) -> _Copy | None:
         captured = place in self._copies and self._copies[place].captured
-        if not captured and (self._wasted >= _MOST_WASTED or self._refused.get(place) == _epoch or not all(map(_known, bases))):
+        if not captured and (self._wasted >= _MOST_WASTED or self._refusing(place) or not all(map(_known, bases))):
             return None
+        self._count = len(inputs)
         device = inputs[self._inputs[0]].device
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return None
@@ -158,6 +170,7 @@ class Keeper:
             old = self._copies.get(place)
             if old is not None and old.rests(bases):
                 return old
+            self._drop_moved()
             made = self._made(place, inputs, bases, old)
             if old is not None:
                 self._end(place, old)
@@ -165,7 +178,7 @@ class Keeper:
             if made is None:
                 if len(self._refused) >= _MOST_REFUSED:
                     self._refused.clear()
-                self._refused[place] = _epoch
+                self._refused[place] = (_epoch, time.monotonic())
                 return None
             self._copies[place] = made
             return made
@@ -186,7 +199,7 @@ class Keeper:
             if tensors is None:
                 return None
             if in_place:
-                torch.cuda.synchronize(device)
+                _wait(device, everything=True)
                 for tensor, buffer in zip(tensors, self._prepared.buffers, strict=True):
                     if buffer.zeroed:
                         tensor.zero_()
@@ -196,10 +209,10 @@ class Keeper:
                 raise
             ledger.say_once(f"a copy of a weight could not be kept: {error}", logging.INFO)
             return None
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
+        _wait(device)
         size_bytes = _bytes(tensors)
-        made = _Copy(weights, tensors, epoch, size_bytes, (read + size_bytes) / max(size_bytes, 1), captured=in_place)
+        worth = (read + size_bytes) / max(size_bytes, 1)
+        made = _Copy(weights, tensors, epoch, size_bytes, worth, used_s=time.monotonic(), captured=in_place)
         _watch("steps")
         return made
 
@@ -215,6 +228,17 @@ class Keeper:
         if self._copies.get(place) is copy:
             del self._copies[place]
             self._wasted += copy.uses < _LEAST_USES and not copy.captured
+
+    def _refusing(self, place: tuple[int, ...]) -> bool:
+        epoch, since_s = self._refused.get(place, (-1, 0.0))
+        return epoch == _epoch and time.monotonic() - since_s < _IDLE_S
+
+    def _drop_moved(self) -> None:
+        """Frees what was copied of memory that its weight has left."""
+        for place, copy in tuple(self._copies.items()):
+            pairs = [(weight, weight.tensor()) for weight in copy.weights]
+            if not copy.captured and any(base is None or weight.moved(base) for weight, base in pairs):
+                self._end(place, copy)
 
     def drop(self, copy: _Copy) -> None:
         """Frees a copy that gives way to another."""
@@ -257,11 +281,19 @@ def _known(base: Any) -> bool:
 
 def _weight(base: torch.Tensor, seen: torch.Tensor, dies: Callable[[weakref.ref[torch.Tensor]], None]) -> _Weight:
     view = (tuple(seen.shape), tuple(seen.stride()), int(seen.storage_offset()))
-    return _Weight(weakref.ref(base, dies), base._version, StorageWeakRef(base.untyped_storage()), view)  # type: ignore[no-untyped-call]
+    return _Weight(base.data_ptr(), weakref.ref(base, dies), base._version, StorageWeakRef(base.untyped_storage()), view)  # type: ignore[no-untyped-call]
 
 
 def _view(base: torch.Tensor, weight: _Weight) -> torch.Tensor:
     return base.detach().as_strided(*weight.view)
+
+
+def _wait(device: torch.device, everything: bool = False) -> None:
+    """For this stream's work on a device, or for that of every stream."""
+    if device.type == "cuda" and everything:
+        torch.cuda.synchronize(device)
+    elif device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 def _bytes(tensors: Sequence[torch.Tensor]) -> int:
@@ -269,7 +301,8 @@ def _bytes(tensors: Sequence[torch.Tensor]) -> int:
 
 
 def _make_room(device: torch.device, need: int, worth: float) -> bool:
-    """Whether a copy of `need` bytes may be made; others of less worth are dropped for it where that is enough."""
+    """Whether a copy of `need` bytes may be made; others of less worth, and those that nobody uses, are dropped for it where
+    that is enough."""
     held = [(copy, keeper) for keeper in tuple(_keepers) for copy in keeper.copies() if copy.tensors[0].device == device]
     kept = sum(copy.size_bytes for copy, _ in held)
     most = _limit_bytes
@@ -278,7 +311,9 @@ def _make_room(device: torch.device, need: int, worth: float) -> bool:
         most = None if free is None else (free + kept) // _SHARE
     if most is None or kept + need <= most:
         return True
-    poorer = sorted((pair for pair in held if pair[0].worth < worth and not pair[0].captured), key=lambda pair: pair[0].worth)
+    idle_s = time.monotonic() - _IDLE_S
+    worths = {copy: 0.0 if copy.used_s < idle_s else copy.worth for copy, _ in held if not copy.captured}
+    poorer = sorted((pair for pair in held if worths.get(pair[0], worth) < worth), key=lambda pair: worths[pair[0]])
     if kept + need - sum(copy.size_bytes for copy, _ in poorer) > most:
         return False
     for copy, keeper in poorer:

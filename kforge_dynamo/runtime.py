@@ -132,7 +132,13 @@ class _Keeping:
         copies = None if self._keeper is None else self._keeper.find(passed[: self._inputs], bases)
         if copies is not None:
             sizes, tensors = passed[self._tensors :], (*passed[: self._tensors], *copies)
-            if (self._bound.get(sizes) or self._first(sizes, tensors))(*tensors):
+            bound = self._bound.get(sizes)
+            if bound is None:
+                bound = self._first(sizes, tensors)
+                if tensors[-1].is_cuda and bound(*tensors):
+                    self._whole(*passed)  # compiles all launches as well: a capture that finds no copy takes them
+                    return
+            if bound(*tensors):
                 counters["kforge"]["calls"] += 1
                 return
         self._whole(*passed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import threading
+import time
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch._functorch import config as functorch_config
 from torch._inductor import config as inductor_config
 
 import kforge_dynamo
-from kforge_dynamo import keeper
+from kforge_dynamo import inductor_entry, keeper
 from kforge_dynamo.keeper import Keeper
 from kforge_dynamo.languages.base import Prepared
 from kforge_dynamo.records.candidate import Buffer
@@ -86,10 +87,9 @@ def check(net, run, change):
         torch.testing.assert_close(run(X), want, rtol=2e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("prepack", ["verify", "off"])
-def test_weights_changed_in_any_way_are_used_as_they_are(prepack):
+def test_by_default_weights_changed_in_any_way_are_used_as_they_are():
     net = Net().eval()
-    run = compiled(net, prepack)
+    run = compiled(net, "verify")
     with torch.no_grad():
         run(X)
         for change in (*SEEN, lora_merge):
@@ -194,6 +194,19 @@ def test_frozen_weights_are_kept_without_trust(afresh):
     assert len(kept) == len(afresh) and (kforge_dynamo.stats()["prepacked"] > 0) == bool(kept)
 
 
+def test_weights_that_inductor_froze_are_known_by_their_name():
+    module = nn.Module()
+    module._frozen_param0, module.other = torch.randn(24, 16), torch.randn(24, 16)
+    graph = torch.fx.Graph(module)
+    x, frozen, other = graph.placeholder("arg0_1"), graph.get_attr("_frozen_param0"), graph.get_attr("other")
+    total = graph.call_function(torch.ops.aten.mm.default, (x, frozen))
+    graph.output((total, graph.call_function(torch.ops.aten.mm.default, (x, other))))
+    assert inductor_entry.weights(graph, trusted=False) == {frozen}
+    with graph.inserting_before(total):
+        graph.call_function(torch.ops.aten.copy_.default, (frozen, other))
+    assert inductor_entry.weights(graph, trusted=False) == frozenset()
+
+
 def test_no_copy_is_kept_beyond_the_limit():
     net = Net().eval()
     run = compiled(net, "trust", prepack_bytes=0)
@@ -276,6 +289,40 @@ def test_best_gain_a_byte_stays_when_memory_is_short():
     assert poor.find([X, weights[0]], [weights[0]]) is not None
     assert rich.find([X, weights[1]], [weights[1]]) is not None and poor.copies() == ()
     assert poor.find([X, weights[0]], [weights[0]]) is None and rich.copies() != ()
+
+
+def test_copy_that_a_cuda_graph_reads_is_made_anew_in_its_place():
+    doubling, weight = Doubling(), torch.randn(8)
+    kept = doubling.keeper()
+    found = kept.find([X, weight], [weight])[0]
+    kept.copies()[0].captured = True
+    weight.data.mul_(3.0)
+    assert not torch.equal(found, 2 * weight)
+    kforge_dynamo.invalidate()
+    assert torch.equal(found, 2 * weight)
+    keeper.limit(0)
+    weight.mul_(3.0)
+    assert kept.find([X, weight], [weight])[0] is found and torch.equal(found, 2 * weight)
+
+
+def test_copies_that_nobody_uses_give_way(monkeypatch):
+    first, second = Doubling(), Doubling()
+    weights = [torch.randn(8), torch.randn(8)]
+    old, new = first.keeper(), second.keeper()
+    keeper.limit(keeper.kept_bytes() + 40)
+    assert old.find([X, weights[0]], [weights[0]]) is not None
+    assert new.find([X, weights[1]], [weights[1]]) is None, "both are worth the same, and the first was used"
+    monkeypatch.setattr(keeper, "_IDLE_S", 0.0)
+    time.sleep(0.001)
+    assert new.find([X, weights[1]], [weights[1]]) is not None and old.copies() == ()
+
+
+def test_weight_that_moves_leaves_no_copy_behind():
+    doubling, weight = Doubling(), torch.randn(8)
+    kept = doubling.keeper()
+    for _ in range(3):
+        weight.data = torch.randn(8)
+        assert torch.equal(kept.find([X, weight], [weight])[0], 2 * weight) and len(kept.copies()) == 1
 
 
 def test_tensors_without_a_version_are_not_kept():

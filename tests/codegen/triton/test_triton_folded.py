@@ -54,6 +54,12 @@ def test_folded_launches_are_as_exact_as_eager_and_lost_rows_the_whole_product(i
     gate(interpret(make(), schedule, (33,), fill=fill))
 
 
+@pytest.mark.parametrize("case", ["summed in parts", "pooled, guarded"])
+def test_what_is_folded_serves_later_calls(interpret, case):
+    make, schedule = CASES[case]
+    assert interpret(make(), schedule, (33,), halves=True)["halves"]
+
+
 def test_operand_is_read_by_as_many_programs_as_keep_the_memory_busy():
     builder = Builder("m")
     task = builder.task(builder.reduce("sum", builder.linear(8192, 8192), (0,)))

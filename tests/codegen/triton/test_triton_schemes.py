@@ -105,6 +105,14 @@ def test_split_follows_the_strides_of_the_weight(interpret, strides):
         gate(interpret(bare(50, 40, strides), FORMS[form], (33,)))
 
 
+def test_copy_of_the_weight_serves_later_calls(interpret):
+    builder = Builder("m")
+    task = builder.task(builder.gelu(builder.linear(70, 40)))
+    found = interpret(task, Schedule("fp16x3", 16, 16, 32, 4, 4, 2, copies="both", promote=64), (19,), halves=True)
+    assert found["halves"] and found["kept"] == ["right_parts", "right_scales"]
+    gate(found)
+
+
 def test_batches_and_symbolic_depths_are_split_as_well(interpret):
     builder = Builder("b", "m")
     x = builder.input((24,), rows=("b", "m"), strides=("dense", "dense", 1), role=InputRole.LHS)

@@ -12,7 +12,7 @@ from kforge_dynamo.codegen.builtin import BuiltinGenerator
 from kforge_dynamo.codegen.triton import Schedule
 from kforge_dynamo.codegen.triton.emit import candidate
 from kforge_dynamo.codegen.triton.forms import Unsupported
-from kforge_dynamo.codegen.triton.model import scratch_bytes
+from kforge_dynamo.codegen.triton.model import scratch_bytes, split_us
 from kforge_dynamo.codegen.triton.schemes import allowed
 from kforge_dynamo.codegen.triton.space import emitted
 from kforge_dynamo.codegen.triton.tiles import product_of
@@ -150,6 +150,20 @@ def test_only_the_split_of_a_weight_may_be_kept_between_calls():
     w = builder.input((32, 48), rows=("b", 1), strides=("dense", 0, 1, "dense"), role=InputRole.RHS)
     task = builder.task(builder.gemm(x, w))
     assert candidate(task, Schedule("fp16x3", 32, 32, 32, 8, 4, 2, copies="both", promote=32), HOPPER).plan.prepack == ()
+
+
+def test_kept_weights_cost_the_model_no_split():
+    task, sizes = linear(128, 16384, 16384)
+    both = next(s for s in generator.space(task, sizes, HOPPER, numerics("highest")) if s.copies == "both")
+    named = dict(zip(task.axes, sizes, strict=True))
+    whole, kept = (split_us(task, product_of(task), both, named, HOPPER, kept) for kept in (False, True))
+    assert kept < whole / 50
+    batched = Builder("b", "m")
+    x = batched.input((32,), rows=("b", "m"), role=InputRole.LHS)
+    w = batched.input((32, 48), rows=("b", 1), strides=("dense", 0, 1, "dense"), role=InputRole.RHS)
+    task = batched.task(batched.gemm(x, w))
+    costs = [split_us(task, product_of(task), both, {"b": 8, "m": 64}, HOPPER, kept) for kept in (False, True)]
+    assert costs[0] == costs[1], "a right operand that varies by row is split in each call"
 
 
 IMPOSSIBLE = {
