@@ -33,7 +33,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "rechecks",
         "answers submission",
         "graph_pass",
-        "backend scale",
+        "backend scale placement",
         "pages",
         "cli",
     )

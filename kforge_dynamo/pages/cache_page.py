@@ -9,8 +9,9 @@ from xml.etree.ElementTree import Element
 
 from kforge_dynamo.errors import RecordError
 from kforge_dynamo.pages.elements import facts, folded, page, section, table, tag
-from kforge_dynamo.pages.kernels import Placed, ceilings, number, placed, source_block, speedup_cell
+from kforge_dynamo.pages.kernels import Placed, number, placed, source_block, speedup_cell
 from kforge_dynamo.pages.plots import Point, roofline
+from kforge_dynamo.placement import ceilings
 from kforge_dynamo.records.codec import from_text
 from kforge_dynamo.records.outcome import Standing, State, Timings, Winner
 from kforge_dynamo.records.target import Peak

@@ -7,19 +7,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
-import torch
 from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Keyword, Number, String
 
 from kforge_dynamo.forge import floor_us
 from kforge_dynamo.pages.elements import tag
 from kforge_dynamo.pages.plots import Point
-from kforge_dynamo.peaks import gpu_peaks
 from kforge_dynamo.records.outcome import Timings
 from kforge_dynamo.records.target import Peak, Target
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.semantics.cost import least_flops, moved_bytes
-from kforge_dynamo.targets import detect
 
 _LEXERS = {"cpp": "cpp", "triton": "python"}
 _CLASSES = ((Comment, "c"), (Keyword, "k"), (String, "s"), (Number, "m"))
@@ -47,14 +44,6 @@ class Placed:
 
     def _point(self, words: str, time_us: float, kind: str) -> Point:
         return Point(self.flops / max(1, self.moved_bytes), self.flops / time_us * 1e6, kind, words)
-
-
-def ceilings(device: str) -> tuple[Peak, ...]:
-    """The ceilings of the device of this name: one that is here, else the datasheet's; none where neither is known."""
-    kinds = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
-    here = (target for target in map(detect, kinds) if target is not None and target.name == device)
-    found = next(here, None)
-    return found.peaks if found is not None else gpu_peaks(device)
 
 
 def placed(task: Task, sizes: tuple[int, ...], peaks: tuple[Peak, ...]) -> Placed:
