@@ -2,6 +2,7 @@
 
 import json
 import os
+from importlib.util import find_spec
 
 import pytest
 from agent_scene import PROBLEM
@@ -116,9 +117,9 @@ def test_models_list_shows_all_names_with_what_is_missing(config):
         assert words in result.output
 
 
+@pytest.mark.skipif(find_spec("litellm") is None, reason="needs litellm")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_models_test_asks_once_and_says_what_came_back(config):
-    pytest.importorskip("litellm")
     with serving(said("go", usage=(10, 1)), failed(401, "no", "invalid_api_key")) as server:
         prices = "input_price = 1\noutput_price = 1\nretries = 0\n"
         config.write_text(f'[models.mine]\nmodel = "openai/own"\napi_base = "{server.address}"\n{prices}')

@@ -23,14 +23,20 @@ from kforge_dynamo.agents.strategies import Attempt, Move, State
 from kforge_dynamo.languages.examples import EXAMPLES
 from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.diagnosis import Change
-from kforge_dynamo.records.outcome import Status
+from kforge_dynamo.records.outcome import Status, Trial, Verdict
 
 GOLDENS = Path(__file__).parent / "goldens"
+REPAIR = prompts.Brief(Move("repair", 0), ("cpp",))
 
 
 def candidate(language="cpp"):
     example = EXAMPLES[language]
     return Candidate(language, example.source, example.plan, "", "ieee", "test")
+
+
+def ended(status, where, evidence):
+    """A trial that ended before anything was computed."""
+    return Trial(candidate(), Verdict(status, None, None, where, evidence), ())
 
 
 def attempt(number, trial, kind="seed", parent=None, **more):
@@ -59,8 +65,7 @@ def test_prompt_to_repair_an_inaccurate_cpp_kernel():
     wrong = trial_of(
         candidate(), None, Status.INACCURATE, "output 0, class one_hot, sizes (64,): row 3 has an RMS error of 0.5 (7 such)"
     )
-    brief = prompts.Brief(Move("repair", 0), ("cpp",))
-    same_as_golden("repair_cpp", prompts.request(PROBLEM, state(attempt(0, wrong)), brief, PROMPT_TOKENS))
+    same_as_golden("repair_cpp", prompts.request(PROBLEM, state(attempt(0, wrong)), REPAIR, PROMPT_TOKENS))
 
 
 def test_prompt_to_improve_a_triton_kernel():
@@ -76,10 +81,35 @@ def test_prompt_to_improve_a_triton_kernel():
     same_as_golden("analysis_triton", ask.system + "\n\n" + ask.user)
 
 
-def test_prompt_to_translate_shows_the_reference_and_says_what_to_do_if_it_is_another_task():
-    brief = prompts.Brief(Move("translate"), ("cpp",), reference="__global__ void f() {}", reference_language="cuda")
+def test_prompt_to_repair_a_cpp_kernel_that_does_not_compile():
+    error = (
+        "kernel.cpp: In function 'void kforge_entry(...)':\n"
+        "kernel.cpp:14:31: error: 'fma' was not declared in this scope\n   14 | sum = fma(a, b, sum);\n      |       ^~~"
+    )
+    broken = attempt(0, ended(Status.COMPILE_ERROR, "build", error))
+    same_as_golden("repair_cpp_compile", prompts.request(PROBLEM, state(broken), REPAIR, PROMPT_TOKENS))
+
+
+def test_prompt_after_a_kernel_that_was_refused_does_not_show_it():
+    refused = attempt(0, ended(Status.REJECTED, "guardrails", "line 3, column 1: [include] <sys/mman.h>: not allowed"))
+    brief = prompts.Brief(Move("fresh"), ("cpp",))
+    same_as_golden("after_refusal_cpp", prompts.request(PROBLEM, state(refused), brief, PROMPT_TOKENS))
+
+
+def test_prompt_to_translate_a_cuda_kernel_says_what_to_do_if_it_is_another_task():
+    source = (Path(__file__).resolve().parents[2] / "examples" / "linear_relu.cu").read_text()
+    brief = prompts.Brief(Move("translate"), ("cpp",), reference=source, reference_language="cuda")
     text = prompts.request(PROBLEM, state(), brief, PROMPT_TOKENS)
-    assert "```cuda\n__global__ void f() {}\n```" in text and "MISMATCH: why" in text
+    assert f"```cuda\n{source}```" in text and "MISMATCH: why" in text
+    same_as_golden("translate_cuda_to_cpp", text)
+
+
+def test_prompt_to_combine_two_triton_kernels():
+    problem = replace(PROBLEM, target=GPU, floor_us=2.0)
+    first = attempt(0, trial_of(candidate("triton"), 80.0))
+    second = attempt(1, trial_of(candidate("triton"), 85.0), "fresh", idea="rows of a block share the weight's tile")
+    brief = prompts.Brief(Move("combine", 0, 1, features=("row statistics inside the kernel of the product",)), ("triton",))
+    same_as_golden("combine_triton", prompts.request(problem, state(first, second, kind="cuda"), brief, PROMPT_TOKENS))
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))

@@ -5,17 +5,24 @@ import os
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 
 import pytest
+from agent_scene import BUDGET, PLAN, PROBLEM, Ticking, evaluate, kernel
 from stub_server import dripping, dropped, failed, half_json, malformed, said, serving
 
+from kforge_dynamo.agents.loop import Loop, Means, Setup
 from kforge_dynamo.agents.model import Ask
 from kforge_dynamo.agents.providers import LitellmModel
 from kforge_dynamo.agents.registry import ModelEntry
 from kforge_dynamo.errors import ModelError
 
-pytest.importorskip("litellm")
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # pydantic on the types of litellm
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),  # pydantic on the types of litellm
+    pytest.mark.skipif(
+        find_spec("litellm") is None, reason="needs litellm"
+    ),  # whose import is the provider's, which keeps it offline
+]
 KEY = "KFORGE_STUB_API_KEY"
 SECRET = "sk-stub-1234567890"
 
@@ -136,6 +143,35 @@ def test_key_that_is_missing_or_none_is_said_before_the_first_request(monkeypatc
             model(server)
         assert not server.bodies
     assert caught.value.kind == "key"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (failed(429, "slow down", "rate_limit_exceeded"), "too many requests"),
+        (failed(503, "overloaded"), "is not available"),
+        (dropped, "closed the connection"),
+        (malformed, "no reply"),
+        (said(""), "empty reply"),
+        (said("def k(", finish="length"), "cut off"),
+        (said("", finish="content_filter"), "content filter"),
+    ],
+    ids=["rate", "down", "dropped", "malformed", "empty", "truncated", "filtered"],
+)
+def test_run_over_the_wire_ends_with_the_best_so_far_and_one_sentence(answer, words):
+    events = []
+    with serving(kernel("us 60"), answer) as server:
+        setup = Setup(PLAN, BUDGET, ("cpp",), "ieee", 20_000, 400, 60.0)
+        means = Means(
+            model(server), None, evaluate, lambda event, step, **data: events.append(event), lambda text: None, Ticking(0.0)
+        )
+        loop = Loop(PROBLEM, setup, means)
+        result = loop.run(())
+        assert len(server.bodies) == 2, "no further request after the failure"
+    assert "us 60" in result.best.candidate.source
+    assert words in loop.reason and "stub" in loop.reason and "\n" not in loop.reason
+    assert events[-1] == "end" and "failure" in events
+    assert loop.spent.money > 0.0 and loop.spent.requests == 1
 
 
 def test_neither_importing_the_program_nor_a_compile_imports_litellm(tmp_path):
