@@ -128,6 +128,7 @@ def table(key: Key, rows: list[Row]) -> str:
     versions = first["versions"]
     dates = sorted({row["date"][:10] for row in rows if not row.get("failure")})
     on_gpu = bool(first["device_us"])
+    prepack = json.loads(options or "{}").get("prepack", "verify")
     where = device if on_gpu else f"{device}, {first['threads']} threads"
     clock = f"device time ({first['method']})" if on_gpu else "wall time"
     heads = [
@@ -145,8 +146,8 @@ def table(key: Key, rows: list[Row]) -> str:
         f"### {where}: {PRECISION_NAMES[precision]}, {scale} size, {mode} mode{'' if source == 'own' else ', ' + source}"
         + (f", options `{options}`" if options else ""),
         "",
-        f"{clock}; torch {versions['torch']}, triton {versions['triton']}, kforge {versions['kforge']}, Python "
-        f"{versions['python']}; {' and '.join(dates)}; `{first['command']}`.",
+        f"{clock}; prepack `{prepack}`; torch {versions['torch']}, triton {versions['triton']}, kforge {versions['kforge']}, "
+        f"Python {versions['python']}; {' and '.join(dates)}; `{first['command']}`.",
         "",
         "| " + " | ".join(heads) + " |",
         "|" + " --- |" * len(heads),

@@ -29,6 +29,16 @@ FOLDED = cpp.Schedule("dot", 12, 0, "", 4, fold=True)
 _FOLDER = Path(tempfile.mkdtemp(prefix="kforge_prepack_"))
 
 
+def summed(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """A linear layer that sums its columns. All models here take these two forms, so that few kernels are built."""
+    return torch.sigmoid(nn.functional.linear(x, weight, bias).sum(-1, keepdim=True)) * scale
+
+
+def averaged(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """A product that averages them."""
+    return torch.tanh((x @ weight).mean(-1, keepdim=True))
+
+
 class Net(nn.Module):
     """Two products that sum their columns; the second's weight is stored the other way round."""
 
@@ -38,8 +48,7 @@ class Net(nn.Module):
         self.register_buffer("scale", torch.ones(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        one = torch.sigmoid(self.one(x).sum(-1, keepdim=True))
-        return torch.cat([one * self.scale, torch.tanh((x @ self.two).mean(-1, keepdim=True))], -1)
+        return torch.cat([summed(x, self.one.weight, self.one.bias, self.scale), averaged(x, self.two)], -1)
 
 
 def candidate(task: Task) -> Candidate:

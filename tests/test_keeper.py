@@ -18,7 +18,7 @@ from kforge_dynamo import inductor_entry, keeper
 from kforge_dynamo.keeper import Keeper
 from kforge_dynamo.languages.base import Prepared
 from kforge_dynamo.records.candidate import Buffer
-from tests.prepack_scene import Net, folding
+from tests.prepack_scene import Net, averaged, folding, summed
 
 X = torch.randn(6, 24, generator=torch.Generator().manual_seed(25))
 
@@ -124,11 +124,12 @@ def test_copies_of_one_graph_belong_to_their_weights():
             super().__init__()
             self.a, self.b, self.qkv = nn.Linear(24, 32), nn.Linear(24, 32), nn.Parameter(torch.randn(24, 48))
             self.tied = self.a.weight
+            self.register_buffer("scale", torch.ones(()))
 
         def forward(self, x):
-            parts = [torch.sigmoid(layer(x).sum(-1)) for layer in (self.a, self.b)]
-            parts += [torch.sigmoid((x @ self.qkv[:, at : at + 16]).sum(-1)) for at in (0, 16, 32)]
-            return torch.stack([*parts, torch.sigmoid((x @ self.tied.t()).sum(-1))], -1)
+            parts = [summed(x, layer.weight, layer.bias, self.scale) for layer in (self.a, self.b)]
+            parts += [averaged(x, self.qkv[:, at : at + 16]) for at in (0, 16, 32)]
+            return torch.cat([*parts, summed(x, self.tied, self.b.bias, self.scale)], -1)
 
     net = Twins().eval()
     other = copy.deepcopy(net)
@@ -151,12 +152,12 @@ def test_training_graphs_and_activations_are_not_kept(afresh):
     run = compiled(net, "trust")
     run(X).sum().backward()
     assert not any(item.numerics.kept for item in afresh) and not kforge_dynamo.stats()["prepacked"]
-    product = compiled(lambda x, w: torch.sigmoid((x @ w).sum(-1)), "trust")
+    product = compiled(averaged, "trust")
     with torch.no_grad():
         weight = torch.randn(24, 16)
         for _ in range(2):
             weight.data.mul_(1.5)
-            torch.testing.assert_close(product(X, weight), torch.sigmoid((X @ weight).sum(-1)), rtol=2e-5, atol=1e-6)
+            torch.testing.assert_close(product(X, weight), averaged(X, weight), rtol=2e-5, atol=1e-6)
     assert not any(item.numerics.kept for item in afresh) and kforge_dynamo.stats()["calls"]
 
 
@@ -165,10 +166,11 @@ def test_parametrized_weights_and_buffers_that_the_graph_writes_are_not_kept():
         def __init__(self):
             super().__init__()
             self.register_buffer("state", torch.randn(24, 16))
+            self.register_buffer("scale", torch.ones(()))
             self.normed = torch.nn.utils.parametrizations.weight_norm(nn.Linear(24, 32))
 
         def forward(self, x):
-            y = torch.sigmoid((x @ self.state).sum(-1)) + torch.sigmoid(self.normed(x).sum(-1))
+            y = averaged(x, self.state) + summed(x, self.normed.weight, self.normed.bias, self.scale)
             self.state.mul_(0.5)
             return y
 
