@@ -1,19 +1,26 @@
-"""For all tests: winners are kept in a folder of this run, and what needs a GPU is skipped where there is none."""
+"""For all tests: winners are kept in a folder of this run, what needs a GPU is skipped where there is none, and a test that
+measures time has the machine to itself also where several processes run tests."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 
 _kept: list[str] = []
+_shared: list[Path] = []
 
 
 def pytest_configure(config):
     """The user's own cache is neither read nor written by tests."""
+    if hasattr(config, "workerinput"):
+        _shared.append(Path(os.environ["XDG_CACHE_HOME"]))  # the folder of the process that started this one
     _kept.append(tempfile.mkdtemp(prefix="kforge_tests_"))
     os.environ["XDG_CACHE_HOME"] = _kept[-1]
     os.environ.pop("KFORGE_CACHE_DIR", None)
@@ -23,6 +30,25 @@ def pytest_unconfigure(config):
     """Remove that folder."""
     while _kept:
         shutil.rmtree(_kept.pop(), ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    """`alone`: no other process of this run is within a test or a fixture meanwhile. Waiting is not part of a test's time."""
+    with _turn("alone" in item.keywords, _shared[0]) if _shared else contextlib.nullcontext():
+        return (yield)
+
+
+@contextlib.contextmanager
+def _turn(alone, folder):
+    with open(folder / "door.lock", "w") as door, open(folder / "room.lock", "w") as room:
+        fcntl.flock(door, fcntl.LOCK_EX)  # who waits for an empty room lets nobody else in
+        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(room, fcntl.LOCK_UN)  # closing is not enough: a process forked by a test may hold the file too
 
 
 @pytest.fixture(autouse=True)

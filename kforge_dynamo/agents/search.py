@@ -17,6 +17,7 @@ Evaluate = Callable[[Candidate, str, float], Trial]
 _BATCH = 4
 _FINALISTS = 3
 _FINAL_COST = 3.0  # a final trial repeats the checks with five seeds and takes more samples
+_FINAL_LEAST_S = 10.0  # what was kept back is too little where the machine has got other work meanwhile
 _LATER_COST = 0.5  # the first trial also computes the oracle and compiles the baseline
 _ROOFLINE_SHARE = 0.95
 
@@ -100,11 +101,12 @@ def explore(problem: Problem, generator: Generator, evaluate: Evaluate, clock: C
 
 
 def finish(found: SearchResult, evaluate: Evaluate, clock: Clock) -> SearchResult:
-    """The final stage of the fastest few, until one passes it."""
+    """The final stage of the fastest few, until one passes it; `_FINAL_LEAST_S` for them where less is left of the budget."""
     history = list(found.trials)
     best: Trial | None = None
+    end_s = clock.elapsed_s + max(clock.left_s, _FINAL_LEAST_S)
     for trial in passed(history)[:_FINALISTS]:
-        final = evaluate(trial.candidate, "final", max(clock.left_s, 1.0))
+        final = evaluate(trial.candidate, "final", max(end_s - clock.elapsed_s, 1.0))
         history.append(final)
         if final.verdict.passed and final.timings:
             best = final

@@ -290,8 +290,9 @@ class RemoteTrack:
         return Contest(dict.fromkeys(self._names, _elsewhere), rotation, check, _CPU, self._sample)
 
     def fault(self) -> str | None:
-        """What the judge's own clock says against the runner's."""
-        return self._clock.fault()
+        """What the judge's own clock says against the runner's, of the samples since the last such question."""
+        clock, self._clock = self._clock, HostClock()
+        return clock.fault()
 
     def _sample(self, name: str, count: int, turn: int) -> Taken:
         """One sample. The outputs are those of the candidate, in shared memory until the next one. Raises: Ended."""

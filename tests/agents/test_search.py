@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from kforge_dynamo.agents.search import Clock, Problem, search
+from kforge_dynamo.agents.search import _FINAL_LEAST_S, Clock, Problem, search
 from kforge_dynamo.records.candidate import Candidate, LaunchPlan
 from kforge_dynamo.records.outcome import Measurement, Status, Timings, Trial, Verdict
 from kforge_dynamo.records.target import Numerics, Target
@@ -41,13 +41,14 @@ class Bench:
     def __init__(self, times, cost_s=1.0, final=Status.PASSED, search_status=Status.INACCURATE):
         self.now = 0.0
         self.times, self.cost_s, self.final, self.search_status = times, cost_s, final, search_status
-        self.calls = []
+        self.calls, self.seconds = [], []
 
     def clock(self, budget_s):
         return Clock(budget_s, lambda: self.now)
 
     def __call__(self, candidate, stage, seconds):
         self.calls.append((candidate.source, stage))
+        self.seconds.append(seconds)
         self.now += self.cost_s
         time_us = self.times.get(int(candidate.source))
         status = self.search_status if time_us is None else Status.PASSED
@@ -80,6 +81,14 @@ def test_search_that_runs_out_of_time_keeps_enough_for_the_final_stage():
     assert result.best is not None
     assert not result.exhausted
     assert bench.now <= 10.0
+
+
+def test_search_whose_time_went_by_gives_the_final_stage_some_still():
+    """A machine that got other work made the last trial long: what it found is not lost to that."""
+    bench = Bench({0: 50.0}, cost_s=20.0)
+    result = search(PROBLEM, Scripted(100), bench, bench.clock(7))
+    assert result.best is not None
+    assert bench.seconds == [7.0, _FINAL_LEAST_S]
 
 
 def test_search_without_a_right_candidate_has_no_best_and_says_it_is_exhausted():

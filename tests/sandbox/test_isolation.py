@@ -146,6 +146,7 @@ def flood(fd):
     assert words in verdict.evidence
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("action", ["time.sleep(1000)", "os.kill(os.getpid(), signal.SIGSTOP)", "[None for _ in iter(int, 1)]"])
 def test_isolation_hang_is_a_timeout_and_the_judge_keeps_what_it_knows(worker, tmp_path, action):
     assert ask(worker, tmp_path, HONEST).passed

@@ -135,6 +135,7 @@ def test_worker_exit_names_its_status(ask):
     assert "status 7" in trial.verdict.evidence
 
 
+@pytest.mark.alone
 def test_worker_hang_times_out_and_kills_the_group(ask, worker):
     worker.start()
     assert ask(HONEST).verdict.passed

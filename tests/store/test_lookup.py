@@ -239,6 +239,7 @@ def test_lookup_equals_a_search_of_all_that_was_put(tmp_path_factory, steps):
             assert found.winner.domain.ranges[0].high - found.winner.domain.ranges[0].low == narrowest
 
 
+@pytest.mark.alone
 def test_hit_in_a_full_store_takes_less_than_a_millisecond(store, reopen):
     for name in range(200):
         key = dataclasses.replace(KEY, task=f"{name:064d}")

@@ -116,6 +116,7 @@ def test_kill_while_the_first_key_and_database_are_made_leaves_a_usable_cache(tm
         assert place.put_winner(winner((60, 60))) and place.lookup(KEY, (60,)) is not None and place.health() is None
 
 
+@pytest.mark.alone
 def test_readers_beside_a_writer_see_whole_answers(tmp_path):
     path = str(tmp_path / "cache")
     open_store(path).put_winner(winner((1, 64), source="0" * 4000))
