@@ -70,6 +70,20 @@ class Order:
             raise SettingsError(f"instrument {unknown[0]!r}: expected some of {', '.join(INSTRUMENTS_BY_NAME)}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """`forge.Evaluate` for one compile, which can also be told what comes next (`forge.Expecting`)."""
+
+    worker: Worker
+    request: Callable[[Miss, Candidate, str, float], Request]
+
+    def __call__(self, miss: Miss, candidate: Candidate, stage: str, seconds: float) -> Trial:
+        return self.worker.evaluate(self.request(miss, candidate, stage, seconds), seconds + GRACE_S)
+
+    def expect(self, miss: Miss, candidates: Sequence[Candidate]) -> None:
+        self.worker.expect([self.request(miss, candidate, "search", _DAY_S) for candidate in candidates])
+
+
 class Evaluator:
     """One worker for one device, started when it is first needed. Calls from several threads take turns.
 
@@ -96,11 +110,10 @@ class Evaluator:
     def bound(self, mode: str, inductor: str, numerics: Numerics) -> Evaluate:
         """`evaluate` for one compile: the baseline is compiled under `mode` and the options in the JSON text `inductor`."""
 
-        def evaluate(miss: Miss, candidate: Candidate, stage: str, seconds: float) -> Trial:
-            request = request_of(miss, candidate, stage, seconds, self._target, numerics, mode, inductor, self._folder.name)
-            return self._worker.evaluate(request, seconds + GRACE_S)
+        def request(miss: Miss, candidate: Candidate, stage: str, seconds: float) -> Request:
+            return request_of(miss, candidate, stage, seconds, self._target, numerics, mode, inductor, self._folder.name)
 
-        return evaluate
+        return _Asking(self._worker, request)
 
     def judge(self, assignment: Assignment, candidate: Candidate, order: Order) -> Trial:
         """The trial of one candidate for a task that stands by itself. Raises: ToolchainError without a worker."""

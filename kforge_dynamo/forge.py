@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
-from kforge_dynamo.agents.generator import Generator
+from kforge_dynamo.agents.generator import Foreseeing, Generator
 from kforge_dynamo.agents.search import Clock, Problem, SearchResult, search
 from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.codec import to_text
@@ -40,6 +41,29 @@ class Miss:
     domain: Domain
     title: str
     regime: str
+
+
+@runtime_checkable
+class Expecting(Protocol):
+    """An `Evaluate` that can use the time to know which candidates of a miss come next."""
+
+    def expect(self, miss: Miss, candidates: Sequence[Candidate]) -> None:
+        """They will probably be evaluated soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ForMiss:
+    """`agents.search.Evaluate` for one miss."""
+
+    evaluate: Evaluate
+    miss: Miss
+
+    def __call__(self, candidate: Candidate, stage: str, seconds: float) -> Trial:
+        return self.evaluate(self.miss, candidate, stage, seconds)
+
+    def expect(self, candidates: Sequence[Candidate]) -> None:
+        if isinstance(self.evaluate, Expecting):
+            self.evaluate.expect(self.miss, candidates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +157,7 @@ def settle(miss: Miss, bench: Bench, budget_s: float, seeds: Sequence[Candidate]
     floor = floor_us(miss.task, miss.sizes, bench.target)
     problem = Problem(miss.task, miss.sizes, bench.target, bench.numerics, floor, miss.title, miss.domain)
 
-    def evaluate(candidate: Candidate, stage: str, seconds: float) -> Trial:
-        return bench.evaluate(miss, candidate, stage, seconds)
-
+    evaluate = _ForMiss(bench.evaluate, miss)
     generator = _Seeded(bench.generator, tuple(seeds)) if seeds else bench.generator
     result = bench.search(problem, generator, evaluate, Clock(budget_s, time.monotonic))
     return _answer(miss, bench, result, budget_s), result
@@ -196,3 +218,11 @@ class _Seeded:
         if not history:
             return self._seeds
         return self._inner.propose(task, sizes, target, numerics, history, count)
+
+    def foresee(
+        self, task: Task, sizes: Sequence[int], target: Target, numerics: Numerics, history: Sequence[Trial], count: int
+    ) -> Sequence[Candidate]:
+        if not isinstance(self._inner, Foreseeing):
+            return ()
+        later = self._inner.foresee(task, sizes, target, numerics, history, count)
+        return later if history else (*self._seeds, *later)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.outcome import Trial
@@ -37,3 +37,19 @@ class Generator(Protocol):
         count: int,
     ) -> Sequence[Candidate]:
         """At most `count` new candidates, best guess first; empty when there is nothing left to try."""
+
+
+@runtime_checkable
+class Foreseeing(Protocol):
+    """A generator that can say for nothing what it would propose next."""
+
+    def foresee(
+        self,
+        task: Task,
+        sizes: Sequence[int],
+        target: Target,
+        numerics: Numerics,
+        history: Sequence[Trial],
+        count: int,
+    ) -> Sequence[Candidate]:
+        """What the next calls of `propose` would return if nothing were learned meanwhile."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
-from kforge_dynamo.agents.generator import Generator
+from kforge_dynamo.agents.generator import Foreseeing, Generator
 from kforge_dynamo.records.candidate import Candidate
+from kforge_dynamo.records.codec import digest
 from kforge_dynamo.records.outcome import Status, Trial
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Domain, Task
@@ -14,7 +16,17 @@ from kforge_dynamo.records.task import Domain, Task
 Evaluate = Callable[[Candidate, str, float], Trial]
 """Evaluates a candidate at the stage "search" or "final" within so many seconds."""
 
+
+@runtime_checkable
+class Expecting(Protocol):
+    """An `Evaluate` that can use the time to know which candidates come next."""
+
+    def expect(self, candidates: Sequence[Candidate]) -> None:
+        """They will probably be evaluated soon, in this order."""
+
+
 _BATCH = 4
+_FORESEEN = 12
 _FINALISTS = 3
 _FINAL_COST = 3.0  # a final trial repeats the checks with five seeds and takes more samples
 _FINAL_LEAST_S = 10.0  # what was kept back is too little where the machine has got other work meanwhile
@@ -88,6 +100,7 @@ def explore(problem: Problem, generator: Generator, evaluate: Evaluate, clock: C
     while not exhausted and not _near_roofline(problem, history):
         batch = generator.propose(problem.task, problem.sizes, problem.target, problem.numerics, tuple(history), _BATCH)
         exhausted = not batch
+        _announce(problem, generator, evaluate, history, batch)
         for candidate in batch:
             if history and clock.left_s < usual_s * (1.0 + _FINAL_COST * bool(passed(history))):
                 return SearchResult(tuple(history), None, False, None, clock.elapsed_s)
@@ -98,6 +111,19 @@ def explore(problem: Problem, generator: Generator, evaluate: Evaluate, clock: C
             if trial.verdict.status is Status.NOT_TESTABLE:
                 return SearchResult(tuple(history), None, True, trial.verdict.evidence, clock.elapsed_s)
     return SearchResult(tuple(history), None, exhausted, None, clock.elapsed_s)
+
+
+def _announce(
+    problem: Problem, generator: Generator, evaluate: Evaluate, history: Sequence[Trial], batch: Sequence[Candidate]
+) -> None:
+    """Tells who evaluates what comes next: a compiler may run beside the checks of another candidate."""
+    if not batch or not isinstance(evaluate, Expecting):
+        return
+    later: Sequence[Candidate] = ()
+    if isinstance(generator, Foreseeing):
+        later = generator.foresee(problem.task, problem.sizes, problem.target, problem.numerics, tuple(history), _FORESEEN)
+    known = {digest(candidate) for candidate in batch}
+    evaluate.expect([*batch, *[candidate for candidate in later if digest(candidate) not in known]])
 
 
 def finish(found: SearchResult, evaluate: Evaluate, clock: Clock) -> SearchResult:

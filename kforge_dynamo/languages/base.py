@@ -106,6 +106,21 @@ class Describing(Protocol):
         """What the compiler says when it is asked once more, at the cost of a compile."""
 
 
+Point = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+"""Sizes of the axes, and the strides of each input as it will be passed."""
+
+
+@runtime_checkable
+class Ahead(Protocol):
+    """A language that can compile a candidate in another process, without its device, before it is needed."""
+
+    def compile_ahead(self, candidate: Candidate, task: Task, target: Target, folder: Path, point: Point) -> None:
+        """Leaves what the candidate's first launch at `point` would compile where that launch finds it.
+
+        For a process of its own, which cannot launch anything afterwards. Raises: GuardrailError, BuildError.
+        """
+
+
 def canonical_dims(task: Task) -> RawDims:
     """The `RawDims` of tensors that come in the shape of their spec."""
     return tuple(tuple(range(len(item.value.shape))) for item in task.inputs)

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from kforge_dynamo.errors import BuildError, ToolchainError
-from kforge_dynamo.languages import triton_calls, triton_facts, triton_syntax
-from kforge_dynamo.languages.base import Launcher, RawDims
+from kforge_dynamo.languages import triton_calls, triton_facts, triton_offline, triton_syntax
+from kforge_dynamo.languages.base import Launcher, Point, RawDims, canonical_dims
 from kforge_dynamo.languages.text_rules import check_text
 from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.guardrail import ALL, Guards
@@ -100,6 +100,16 @@ class TritonLanguage:
         sys.modules[spec.name] = module  # Triton finds a function's module by its name
         spec.loader.exec_module(module)
         return triton_calls.TritonLauncher(module, candidate.plan, task, raw_dims)
+
+    def compile_ahead(self, candidate: Candidate, task: Task, target: Target, folder: Path, point: Point) -> None:
+        """See `languages.base.Ahead`: fills Triton's cache."""
+        if triton_calls.is_interpreted() or not triton_offline.go_offline(target):
+            return
+        launcher = self.load(self.build(candidate, task, target, folder), candidate, task, canonical_dims(task))
+        assert isinstance(launcher, triton_calls.TritonLauncher)
+        launcher.prepare(*point, torch.device("cpu"))
+        for _, kernel in launcher.compiled():
+            triton_offline.build_launch(kernel)
 
     def facts(self, artifact: Path, launcher: Launcher) -> Profile:
         """See `languages.base.Describing`: registers, private and shared memory of each kernel that ran."""

@@ -12,6 +12,7 @@ take Triton's entry), integers that are equal (the frames here are kept by value
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -123,7 +124,8 @@ class TritonLauncher:
     def prepare(self, sizes: Sequence[int], strides: Sequence[Sequence[int]], device: torch.device) -> None:
         """Compiles, without running anything, for inputs with these strides (as they will be passed) at 16-byte addresses.
 
-        Any process may do it: the call that comes later finds the result in Triton's disk cache. Raises: BuildError.
+        Any process may do it: the call that comes later finds the result in Triton's disk cache. On the device "cpu" nothing
+        of a GPU is needed (see `triton_offline`). Raises: BuildError.
         """
         read = [strides[number][dimension] for number, dimension in self._strides]
         frame = self._remembered((-1 if device.index is None else device.index, *sizes, *read), sizes, read)
@@ -131,7 +133,7 @@ class TritonLauncher:
         dtypes += self._writes
         dtypes += [buffer.dtype for buffer in self._plan.buffers]
         tensors = [torch.empty(16, dtype=getattr(torch, dtype), device=device) for dtype in dtypes]
-        with torch.cuda.device(device):
+        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
             for step in frame.steps:
                 step.compiled = _compile(step, _arguments(step, tensors))
 

@@ -15,6 +15,7 @@ from kforge_dynamo.records.codec import digest
 from kforge_dynamo.records.guardrail import ALL, Guards
 from kforge_dynamo.records.outcome import Status, Timings, Trial, Verdict
 from kforge_dynamo.records.request import Request
+from kforge_dynamo.sandbox.ahead import Compilers
 from kforge_dynamo.sandbox.bench import Bench
 from kforge_dynamo.sandbox.discrimination import Discrimination, discriminate, few_rows
 from kforge_dynamo.sandbox.forks import Forks
@@ -49,8 +50,10 @@ class Evaluator:
         say: Say,
         guards: Guards = ALL,
         forks: Forks | None = None,
+        ahead: Compilers | None = None,
     ) -> None:
         self._languages, self._device, self._told, self._guards = languages, device, say, guards
+        self._ahead = ahead
         self._clock = Clock.of(0.0)
         self._threads = torch.get_num_threads()
         self._seeds = Seeds(secret)
@@ -95,6 +98,8 @@ class Evaluator:
         lack = shortage(request.task, _largest(request), self._device, request.memory_bytes, scratch)
         if lack is not None:  # another candidate may need less
             return _trial(request, Verdict(Status.REJECTED, None, None, "memory", lack))
+        if self._ahead is not None:
+            self._ahead.expect([request])
         self._venue.begin(request, self._clock)
         bench = self._bench(request)
         self._say("discrimination")
@@ -103,6 +108,8 @@ class Evaluator:
         if judged.reason is not None and self._guards.discrimination:
             return _trial(request, Verdict(Status.NOT_TESTABLE, None, None, "discrimination", judged.reason))
         self._say("build")
+        if self._ahead is not None:
+            self._ahead.wait(request, self._clock.end - time.monotonic())
         launcher = built(self._venue, request)
         if isinstance(launcher, Verdict):
             return _trial(request, launcher)

@@ -7,7 +7,8 @@ For a CPU it imports torch once, on one thread and before anything uses OpenMP, 
 - a *runner* builds and runs one candidate and ends (`runner`).
 
 For a GPU, or without the layer "runner", the program is the judge, and runs the candidate itself: a device's context takes
-longer to make than a candidate to judge, and none of torch's imports promises that a driver survives a fork.
+longer to make than a candidate to judge, and none of torch's imports promises that a driver survives a fork. Before it uses
+the device it forks processes that compile candidates which will be asked for (`ahead`).
 
 Everything ends with the parent: the program leads a process group, and kills it when the request pipe closes or the parent's
 number changes.
@@ -33,6 +34,7 @@ import torch
 from kforge_dynamo.errors import KforgeError
 from kforge_dynamo.languages.base import Language
 from kforge_dynamo.sandbox import judge, rival, runner
+from kforge_dynamo.sandbox.ahead import Compilers
 from kforge_dynamo.sandbox.baseline import warm_up
 from kforge_dynamo.sandbox.forks import Nursery, fork
 from kforge_dynamo.sandbox.pipes import ended, line
@@ -52,8 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _prime(languages, device)
         _fork_judges(options, device, languages)
     else:
+        ahead = None if device.type == "cpu" else Compilers(languages, device.type)  # they are forked before anything else runs
         threading.Thread(target=_watch, args=(options.parent,), daemon=True).start()
-        judge.run(judge.Job(options.read, options.write, None, device, options.threads, os.urandom(16)), languages, _end)
+        job = judge.Job(options.read, options.write, None, device, options.threads, os.urandom(16))
+        judge.run(job, languages, _end, ahead)
     _end()
     return 0
 

@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 
@@ -23,6 +23,7 @@ from kforge_dynamo.languages.base import Language
 from kforge_dynamo.records.codec import from_text, to_text
 from kforge_dynamo.records.outcome import Status, Trial, Verdict
 from kforge_dynamo.records.request import Request
+from kforge_dynamo.sandbox.ahead import Compilers
 from kforge_dynamo.sandbox.baseline import warm_up
 from kforge_dynamo.sandbox.confine import confine_judge, describe
 from kforge_dynamo.sandbox.evaluation import Evaluator
@@ -51,8 +52,8 @@ class Job:
     secret: bytes
 
 
-def run(job: Job, languages: Mapping[str, Language], over: Callable[[], None]) -> None:
-    """Serves requests; calls `over` when the pipe closes."""
+def run(job: Job, languages: Mapping[str, Language], over: Callable[[], None], ahead: Compilers | None = None) -> None:
+    """Serves requests; calls `over` when the pipe closes. What is only expected goes to `ahead`."""
     torch.set_num_threads(job.threads)
     without = sandbox_without()
     facts = confine_judge(job.device.type, without)
@@ -66,17 +67,17 @@ def run(job: Job, languages: Mapping[str, Language], over: Callable[[], None]) -
             answers.write(line({"kind": kind, "text": text, "number": number, "last": last}))
             answers.flush()
 
-    incoming: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    _start(_read, os.fdopen(job.read, "rb"), incoming, over)
+    incoming: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    _start(_read, os.fdopen(job.read, "rb"), incoming, ahead, over)
     tell("stage", f"layers of the judge: {describe(facts)}")
     if job.device.type != "cpu":
         tell("stage", "Inductor's first compile")
         warm_up(job.device)
     forks = None if job.control is None else Forks(socket.socket(fileno=job.control))
-    evaluator = Evaluator(languages, job.device, job.secret, lambda text: tell("stage", text), forks=forks)
+    evaluator = Evaluator(languages, job.device, job.secret, lambda text: tell("stage", text), forks=forks, ahead=ahead)
     tell("ready", str(torch.__version__))
     while True:
-        message = json.loads(incoming.get())
+        message = incoming.get()
         trial, lost = answer(evaluator, message["text"])
         tell("trial", to_text(trial), message["number"], lost)
         if lost:
@@ -122,8 +123,12 @@ def _start(function: Callable[..., None], *arguments: object) -> None:
     threading.Thread(target=function, args=arguments, daemon=True).start()
 
 
-def _read(source: BinaryIO, incoming: queue.SimpleQueue[bytes], over: Callable[[], None]) -> None:
-    """Passes lines on; the end of the pipe is the end of the parent's interest."""
+def _read(source: BinaryIO, incoming: queue.SimpleQueue[Any], ahead: Compilers | None, over: Callable[[], None]) -> None:
+    """Passes requests on; the end of the pipe is the end of the parent's interest."""
     for text in source:
-        incoming.put(text)
+        message = json.loads(text)
+        if message["kind"] == "request":
+            incoming.put(message)
+        elif ahead is not None:
+            ahead.expect([from_text(Request, message["text"])])
     over()

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -110,6 +110,16 @@ class Worker:
             if end.get("last"):
                 self._stop()
             return trial
+
+    def expect(self, requests: Sequence[Request]) -> None:
+        """Says what will probably be asked next: a worker for a GPU compiles it meanwhile. Never waits for an answer."""
+        with self._lock, contextlib.suppress(OSError):  # its death is found out by the next request
+            running = self._running
+            if running is None or not running.ready or self._device == "cpu":
+                return
+            for request in requests:
+                running.requests.write(line({"kind": "expected", "number": 0, "text": to_text(request)}))
+            running.requests.flush()
 
     def close(self) -> None:
         """Ends the process and everything it started. The worker can be used again afterwards."""

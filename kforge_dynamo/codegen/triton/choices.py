@@ -49,7 +49,7 @@ Leads: design of the generator on one H200, and the shapes of Triton's own tutor
 
 _LEFT_ROWS = 512
 """Rows up to which splitting the right operand in registers, once for each block of rows, is tried."""
-_PROMOTIONS = (1024, 512, 256, 128)
+_PROMOTIONS = (1024, 512, 256, 128, 64)
 """Lengths of K between promotions."""
 _WASTE = 1.125
 """How much longer zeros may make K."""
@@ -126,6 +126,8 @@ def _with_descriptors(task: Task, product: Product, base: Schedule, target: Targ
     found = [replace(stored, flatten=True), replace(walking, flatten=True), replace(base, descriptors=True)]
     if base.block_m * base.block_n >= 128 * 128:
         found += [replace(walking, flatten=True, store="halves"), stored, replace(stored, specialize=True)]
+    if base.drain:
+        found.append(stored)
     if base.promote or base.copies == "left":
         return [schedule for schedule in found if not schedule.specialize and schedule.store != "halves"]
     if base.block_n >= 128:

@@ -29,17 +29,23 @@ _LIBRARY_SHARE = {"ieee": 0.76, "tf32": 0.84, "native": 0.80, "fp16": 0.80, "bf1
 """What the vendor's library reaches: fp32 51 of 67 TFLOP/s."""
 _SPLIT_SHARE = 0.74
 """Of the memory's peak, what a split moves. Source: design, one H200: 537 MB in 151 us."""
-_DRAINED, _PROMOTED = 210.0, 120.0
-"""What a promotion costs, in elements of K: with and without a break of the loop. Source: design, one H200: fp16x3 of
-1024 x 8192 x 8192 takes 0.62, 0.65, 0.74 ms with a promotion (and a break) each 1024, 512, 256; the second is a guess."""
+_DRAINED, _PROMOTED = 140.0, 60.0
+"""What a promotion costs, in elements of K: with and without a break of the loop. Source: `benchmarks/probes/schemes_gpu.py` on
+one H200, fp16x3 each 1024, 512 and 256 of K at three shapes (1.7 to 5 % from 1024 to 512 with a break)."""
 _L2_BYTES = 30e6
 """What of the L2 the running tiles may count on. Source: 50 MB on an H100, in two halves."""
-_EAGER_ERROR, _CHAIN_ERROR, _SPLIT_ERROR = 1.6e-6, 1.2e-9, 0.15
-"""Relative error of cuBLAS fp32 at K = 8192, of truncated additions an element of K between promotions (design, one H200:
-1.25e-6, 6.5e-7, 3.7e-7 for 1024, 512, 256), and what is left of the former where few tiles make the library split K (tf32x3 at
-M = 128, K = 16384 had 2.3 times eager's)."""
-_REFUSED = 1.6
-"""Factor on the time of a schedule that the gate may refuse: it is tried after those that it hardly can."""
+_EAGER_ERROR = 1.55e-8
+"""Relative error of cuBLAS fp32 on operands of one sign, over the root of K. Source: `benchmarks/probes/schemes_gpu.py` on one
+H200: 4.95e-7, 9.9e-7, 1.4e-6, 2.0e-6, 2.8e-6 at K = 1024, 4096, 8192, 16384, 32768."""
+_CHAIN_ERROR = {"float16": 5.5e-9, "bfloat16": 2.0e-9}
+"""Relative error that truncated additions leave, an element of K between promotions, on operands of one sign, where they all
+point the same way. Source: as above; fp16x3 6.1e-6, 2.8e-6, 1.2e-6 at 1024, 512, 256, bf16x6 2.2e-6, 9.0e-7 at 1024, 512
+(products of bf16 have fewer bits to lose)."""
+_TOGETHER_ERROR = 1.4
+"""What products of parts that alternate in one accumulator add to it. Source: as above, 1.6e-6 at 256."""
+_REFUSED = ((1.7, 1.0), (2.2, 1.12), (math.inf, 1.6))
+"""Error over the library's, and the factor on the time of a schedule up to there: the gate refuses at twice, and what it may
+refuse is tried after what it hardly can."""
 _L2_OVER_MEMORY = 2.5
 """What tiles get from the L2 over the bandwidth of the memory. Source: 128 x 256 tiles of bf16 at 788 TFLOP/s need 9.8 TB/s."""
 
@@ -83,7 +89,7 @@ def product_us(task: Task, product: Product, schedule: Schedule, sizes: Mapping[
     moved = (rows * left_item[0] + product.columns * right_item[0]) * depth * batch
     fed = moved / peak(target, "memory_bytes_per_s") / min(1.0, 0.9 * min(1.0, tiles / target.units))
     cached = tiles * (bm * left_item[1] + bn * right_item[1]) * steps / (peak(target, "memory_bytes_per_s") * _L2_OVER_MEMORY)
-    return 1e6 * max(compute, fed, cached) * _risk(schedule, rows, product.columns * batch, depth, target) + LAUNCH_US
+    return 1e6 * max(compute, fed, cached) * _risk(schedule, depth) + LAUNCH_US
 
 
 def _fed_items(task: Task, product: Product, schedule: Schedule, running: int) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -126,19 +132,17 @@ def scratch_bytes(task: Task, product: Product, schedule: Schedule, sizes: Mappi
     return batch * depth * lines * 2 * scheme_of(schedule.scheme).parts
 
 
-def _risk(schedule: Schedule, rows: int, columns: int, depth: int, target: Target) -> float:
+def _risk(schedule: Schedule, depth: int) -> float:
     """What it costs that a schedule may be refused for its error: its own, by the chain of truncated additions, over fp32's."""
     scheme = scheme_of(schedule.scheme)
-    if scheme.coarse or (scheme.dot is not None and (schedule.scheme == "ieee" or schedule.promote)) or scheme.name == "native":
-        return 1.0
-    busy = math.ceil(rows / 128) * math.ceil(columns / 128) >= 2 * target.units
-    eager = _EAGER_ERROR * (depth / 8192) ** 0.5 * (1.0 if busy else _SPLIT_ERROR)
+    if scheme.coarse or scheme.dot is not None or scheme.name == "native":
+        return 1.0  # its own error hides the chain's, or Triton promotes it at each block of K
     chain = min(schedule.promote or depth, depth)
     if schedule.copies == "left" and scheme.scaled:
         chain = schedule.block_k
-    chain *= scheme.passes if schedule.together else 1
-    own = scheme.error / 8 + _CHAIN_ERROR * chain if scheme.dot is None else 2e-8 * (depth / schedule.block_k) ** 0.5
-    return 1.0 if own <= 1.25 * eager else _REFUSED
+    own = _CHAIN_ERROR[scheme.part or "float16"] * chain * (_TOGETHER_ERROR if schedule.together else 1.0) + scheme.error / 8
+    ratio = own / (_EAGER_ERROR * depth**0.5)
+    return next(factor for limit, factor in _REFUSED if ratio <= limit)
 
 
 def _manner(schedule: Schedule) -> float:
@@ -148,7 +152,11 @@ def _manner(schedule: Schedule) -> float:
         share *= 0.8
     if not schedule.persistent:
         share *= 0.95
-    if schedule.persistent and not schedule.flatten:
+    passes = schedule.copies == "both" and schedule.promote > 0 and not schedule.together
+    if passes:
+        # a pass for each product of parts has a condition in its loop, which a flattened loop over tiles makes dearer
+        share *= 0.75 if schedule.flatten and not schedule.drain else 1.02
+    elif schedule.persistent and not schedule.flatten:
         share *= 0.97
     if schedule.specialize:
         share *= 0.9
@@ -163,19 +171,25 @@ def _manner(schedule: Schedule) -> float:
         share *= 0.5 if large else 0.97
     if schedule.scheme == "tf32x3":
         share *= 0.7 * (0.8 if large else 1.0)  # the parts of 128 x 256 operands do not fit the registers
+        share *= 0.64 if schedule.block_m == 64 and schedule.warps == 8 else 1.0
     if schedule.copies == "left":
-        share *= 0.6  # the split is made again for each block of rows, between the products
+        # the split is made again for each block of rows, between the products; two stages leave nothing to load meanwhile
+        share *= (0.6 if schedule.stages > 2 else 0.48) * (0.86 if schedule.block_m < 128 and schedule.warps == 8 else 1.0)
     elif schedule.copies == "none" and scheme_of(schedule.scheme).part is not None:
         share *= 0.5  # the right operand is rounded on its way through registers and goes back to shared memory; a guess
     elif schedule.together:
         share *= 0.85  # products of one accumulator wait for one another
-    if schedule.promote:
+    if schedule.promote and schedule.scheme != "tf32x3":
         length = scheme_of(schedule.scheme).passes * schedule.promote
         share *= length / (length + (_DRAINED if schedule.drain else _PROMOTED))
     if schedule.scheme == "ieee" and schedule.block_m * schedule.block_n > 128 * 128:
         share *= 0.5
     if schedule.block_m > schedule.block_n:
         share *= 0.99
+    if passes and (schedule.block_m, schedule.block_n) == (64, 256):
+        share *= 0.94
+    if schedule.scheme == "fp16x4":
+        share *= 0.85  # the fourth product hardly shows beside the chain's error: fp16x3 goes first
     return share * {1: 0.5, 2: 0.9, 3: 0.99}.get(schedule.stages, 1.0)
 
 
