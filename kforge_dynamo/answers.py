@@ -267,6 +267,7 @@ class Desk:
         miss = Miss(item.key, item.task, item.sizes, item.domain, item.title, item.regime)
         try:
             evaluator.wait()
+            started = time.monotonic()  # a worker that must first import torch has searched nothing
             answer = None if self._agents_work else self._proven(found, miss, bench, budget_s)
             if answer is None:
                 left_s = max(_LEAST_S, budget_s - (time.monotonic() - started))

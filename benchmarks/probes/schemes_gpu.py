@@ -52,22 +52,23 @@ def tiled(scheme: str, m: int, n: int, k: int, warps: int, stages: int, **choice
 
 def large() -> list[Schedule]:
     """For products that compute: a pass over K for each product of parts."""
-    square = {"copies": "both"}
-    found = [tiled("fp16x3", 128, 128, 64, 8, 4, promote=length, **square) for length in (1024, 512, 256)]
-    found += [tiled("fp16x3", 128, 128, 64, 8, 4, promote=length, drain=True, **square) for length in (1024, 512)]
+    square = {"copies": "both", "flatten": False}
+    found = [tiled("fp16x3", 128, 128, 64, 8, 4, promote=length, **square) for length in (512, 256, 128, 64)]
+    found += [tiled("fp16x3", 128, 128, 64, 8, 4, promote=length, drain=True, **square) for length in (512, 256, 128)]
+    found += [tiled("fp16x3", 64, 256, 64, 8, 4, promote=length, **square) for length in (256, 64)]
     found += [
-        tiled("fp16x3", 128, 128, 64, 8, 5, promote=512, **(square | {"store": "pointer", "flatten": False})),
-        tiled("fp16x3", 128, 128, 64, 8, 4, promote=512, **(square | {"flatten": False})),
-        tiled("fp16x3", 64, 256, 64, 8, 4, promote=512, **square),
-        tiled("fp16x3", 128, 128, 64, 8, 3, promote=256, together=True, **square),
-        tiled("fp16x4", 128, 128, 64, 8, 4, promote=512, **square),
-        tiled("bf16x6", 128, 128, 64, 8, 4, promote=1024, **square),
-        tiled("bf16x6", 128, 128, 64, 8, 4, promote=512, **square),
-        tiled("bf16x6", 128, 128, 64, 8, 4, promote=512, drain=True, **square),
-        tiled("bf16x9", 128, 128, 64, 8, 4, promote=512, **square),
-        tiled("bf16x3", 128, 128, 64, 8, 4, promote=1024, **square),
+        tiled("fp16x3", 128, 128, 64, 8, 4, promote=128, **(square | {"flatten": True, "drain": True})),
+        tiled("fp16x3", 128, 128, 64, 8, 4, promote=128, **(square | {"persistent": False, "store": "pointer"})),
+        tiled("fp16x3", 128, 128, 64, 4, 4, promote=128, **square),
+        tiled("fp16x3", 128, 128, 64, 8, 2, promote=128, together=True, **square),
+        tiled("fp16x3", 128, 128, 32, 8, 4, promote=128, together=True, **square),
+        tiled("bf16x6", 128, 128, 64, 8, 4, promote=256, **square),
+        tiled("bf16x6", 128, 128, 64, 8, 4, promote=128, **square),
         *tf32(),
     ]
+    for length in (2048, 1024, 512):
+        for flatten in (True, False):
+            found.append(tiled("fp16", 128, 128, 64, 8, 4, promote=length, **(square | {"flatten": flatten})))
     return found + coarse()
 
 

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kforge_dynamo.sandbox.capture import leave_capture
+
 Call = Callable[[], Any]
 Samples = dict[str, list[float]]
 
@@ -161,7 +163,7 @@ def device(calls: Mapping[str, Call], limit_s: float) -> tuple[Samples, str]:
     try:
         timed, method = {name: _capture(call) for name, call in calls.items()}, "graph replay, L2 cold"
     except RuntimeError as reason:
-        torch.cuda.synchronize()
+        leave_capture("cuda")
         timed, method = dict(calls), f"events, L2 cold ({str(reason).splitlines()[0][:80]})"
     names, flush = list(timed), ColdCache("cuda")
     samples: Samples = {name: [] for name in names}

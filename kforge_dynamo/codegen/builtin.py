@@ -66,8 +66,10 @@ class BuiltinGenerator:
         for room in rooms:
             space = room.space(task, sizes, target, numerics)
             schedules = [*space[:_FIRST], *_near(room, task, sizes, target, numerics, history), *space[_FIRST:]]
-            too_large = _too_large(history)
-            for schedule in schedules:
+            too_large, inexact = _too_large(history), _inexact(history)
+            later = [schedule for schedule in schedules if any(_longer_chain(schedule, other) for other in inexact)]
+            behind = set(later)
+            for schedule in (*(item for item in schedules if item not in behind), *later):
                 if any(_at_least(schedule, other) for other in too_large):
                     continue
                 candidate = room.emit(task, schedule, sizes, target, numerics)
@@ -96,6 +98,27 @@ def _too_large(history: Sequence[Trial]) -> list[dict[str, object]]:
     failed = [trial for trial in history if trial.verdict.status in (Status.RUNTIME_ERROR, Status.COMPILE_ERROR)]
     texts = [trial.candidate.schedule for trial in failed if "out of resource" in trial.verdict.evidence.lower()]
     return [json.loads(text) for text in texts if text]
+
+
+def _inexact(history: Sequence[Trial]) -> list[dict[str, object]]:
+    """The schedules whose sums were not exact enough."""
+    texts = [trial.candidate.schedule for trial in history if trial.verdict.status is Status.INACCURATE]
+    return [json.loads(text) for text in texts if text]
+
+
+_SAME_SUMS = ("scheme", "copies", "together", "fold")
+
+
+def _longer_chain(schedule: Any, other: dict[str, object]) -> bool:
+    """Whether `schedule` adds the same products as `other` in chains as long or longer before it promotes them: its error is
+    hardly smaller. Such schedules are tried last."""
+    if not hasattr(schedule, "promote"):
+        return False
+    known = {field.name: plain(field.default) for field in fields(schedule) if field.default is not MISSING} | other
+    if any(plain(getattr(schedule, name)) != known[name] for name in _SAME_SUMS):
+        return False
+    mine, theirs = int(schedule.promote), int(str(known["promote"]))
+    return mine == 0 or (theirs != 0 and mine >= theirs)
 
 
 def _at_least(schedule: Any, other: dict[str, object]) -> bool:

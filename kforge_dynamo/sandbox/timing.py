@@ -23,6 +23,7 @@ import torch
 from kforge_dynamo.records.outcome import Measurement
 from kforge_dynamo.records.target import Target
 from kforge_dynamo.records.task import Task
+from kforge_dynamo.sandbox.capture import leave_capture
 from kforge_dynamo.sandbox.memory import input_bytes, region_bytes
 from kforge_dynamo.sandbox.rows import flop
 from kforge_dynamo.semantics.algebra import fold
@@ -279,7 +280,7 @@ def _captured(call: Call, contest: Contest) -> tuple[torch.cuda.CUDAGraph, list[
         with torch.cuda.graph(graph, stream=side):
             outputs = [call(number) for number in range(contest.rotation)]
     except RuntimeError:  # a contestant that synchronises or allocates outside the pool cannot be replayed
-        torch.cuda.synchronize(contest.device)
+        leave_capture(contest.device)
         return None
     return graph, outputs
 

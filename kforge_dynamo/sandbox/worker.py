@@ -30,6 +30,7 @@ _log = logging.getLogger("kforge")
 _READY_S = 180.0
 _LOOK_S = 0.5  # how long a death without a closed pipe may go unnoticed
 _LAST_WORDS_S = 0.2
+_TOLD = 300
 
 
 @dataclass(slots=True)
@@ -109,6 +110,7 @@ class Worker:
                 return self._over(request, _End(Status.RUNTIME_ERROR, f"the worker's answer is not a trial: {error}"))
             if end.get("last"):
                 self._stop()
+            _log.debug("worker: %s (%s): %s", trial.verdict.status.value, _name(trial), trial.verdict.evidence[:_TOLD])
             return trial
 
     def expect(self, requests: Sequence[Request]) -> None:
@@ -239,3 +241,9 @@ class Worker:
         running.drain.join(timeout=1.0)
         if running.process.stdout is not None and not running.drain.is_alive():
             running.process.stdout.close()
+
+
+def _name(trial: Trial) -> str:
+    """A candidate and its time, for a log."""
+    timed = "".join(f", {timing.candidate.median_us:.1f} us of {timing.region.median_us:.1f}" for timing in trial.timings[:1])
+    return f"{trial.candidate.schedule or trial.candidate.scheme}{timed}"

@@ -84,13 +84,14 @@ def _bases(task: Task, product: Product, sizes: Mapping[str, int], target: Targe
             yield from (Schedule(name, m, n, k, 8, warps, stages, promote=length) for length in _lengths(depth, k)[-2:])
     if scheme.part is None:
         return
-    if len(scheme.products) == 1:  # whose own error hides the truncation
+    if len(scheme.products) == 1:
         yield from (Schedule(name, m, n, k, 8, warps, stages, copies="both") for m, n, k, warps, stages in _HALF_TILES)
-    for m, n, k, warps, stages in _PROMOTED_TILES if len(scheme.products) > 1 else ():
+    for m, n, k, warps, stages in _PROMOTED_TILES:
         for length in _lengths(depth, k):
             base = Schedule(name, m, n, k, 8, warps, stages, copies="both", promote=length)
             yield base
-            yield replace(base, drain=True)
+            if len(scheme.products) > 1:
+                yield replace(base, drain=True)
             if scheme.parts > 1:
                 yield replace(base, together=True)
     if rows <= _LEFT_ROWS:

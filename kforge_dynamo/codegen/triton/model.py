@@ -29,9 +29,9 @@ _LIBRARY_SHARE = {"ieee": 0.76, "tf32": 0.84, "native": 0.80, "fp16": 0.80, "bf1
 """What the vendor's library reaches: fp32 51 of 67 TFLOP/s."""
 _SPLIT_SHARE = 0.74
 """Of the memory's peak, what a split moves. Source: design, one H200: 537 MB in 151 us."""
-_DRAINED, _PROMOTED = 140.0, 60.0
+_DRAINED, _PROMOTED = 140.0, 20.0
 """What a promotion costs, in elements of K: with and without a break of the loop. Source: `benchmarks/probes/schemes_gpu.py` on
-one H200, fp16x3 each 1024, 512 and 256 of K at three shapes (1.7 to 5 % from 1024 to 512 with a break)."""
+one H200, fp16x3 each 1024, 512 and 256 of K at three shapes (with a break 1.7 to 5 % from 1024 to 512, without 1.5 to 3 %)."""
 _L2_BYTES = 30e6
 """What of the L2 the running tiles may count on. Source: 50 MB on an H100, in two halves."""
 _EAGER_ERROR = 1.55e-8
@@ -135,6 +135,8 @@ def scratch_bytes(task: Task, product: Product, schedule: Schedule, sizes: Mappi
 def _risk(schedule: Schedule, depth: int) -> float:
     """What it costs that a schedule may be refused for its error: its own, by the chain of truncated additions, over fp32's."""
     scheme = scheme_of(schedule.scheme)
+    if scheme.name == "tf32":
+        return _REFUSED[1][1]  # tensor cores cut operands off, where a library rounds them
     if scheme.coarse or scheme.dot is not None or scheme.name == "native":
         return 1.0  # its own error hides the chain's, or Triton promotes it at each block of K
     chain = min(schedule.promote or depth, depth)

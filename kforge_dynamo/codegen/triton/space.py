@@ -77,6 +77,12 @@ def _ranked(task: Task, sizes: tuple[int, ...], target: Target, numerics: Numeri
         first = folded[0] is min(folded[0], ordered[0], key=lambda s: estimate_us(task, product, s, named, target, kept))
         # the two forms stand on different parts of the model: both are tried early
         ordered = [*folded[:3], *ordered[:3], *folded[3:], *ordered[3:]] if first else [*ordered[:3], *folded, *ordered[3:]]
+    for length in sorted({schedule.promote for schedule in ordered[: _INSURED * 4]}):
+        # what truncation costs depends on the data and on what follows the product: each length is tried early
+        found = next(schedule for schedule in ordered if schedule.promote == length)
+        if ordered.index(found) > _INSURED:
+            ordered.remove(found)
+            ordered.insert(_INSURED, found)
     plain = next((schedule for schedule in ordered if not schedule.descriptors), None)
     if plain is not None and ordered.index(plain) > _INSURED:  # a driver that refuses descriptors must not cost the search
         ordered.remove(plain)

@@ -117,19 +117,17 @@ def test_scheme_keeps_its_bound_on_every_class_of_operands(tmp_path, name):
             assert float((error / terms.clamp(min=2.0**-119)).max()) <= bound, kind
 
 
-def test_promotion_brings_the_error_of_one_sign_below_that_of_fp32(tmp_path):
-    """Truncation is a bias: without promotion a long sum of one sign is several times less exact than torch.mm's."""
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
+def test_promotion_shortens_the_bias_of_sums_of_one_sign(tmp_path):
+    """Truncation is a bias, about as large as the chain is long: 16 times as many promotions leave less than an eighth."""
     a, w = operands("same sign")
     exact = a.double() @ w.double().t()
-    eager = float((torch.mm(a, w.t()).double() - exact).norm() / exact.norm())
     short = FORMS["fp16x3"]
     errors = [
         float((launched(dataclasses.replace(short, promote=promote), a, w, tmp_path).double() - exact).norm() / exact.norm())
         for promote in (2048, 512, 128)
     ]
     assert errors[0] > errors[1] > errors[2]
-    assert errors[2] <= 2 * eager
+    assert errors[2] <= errors[0] / 8
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +148,7 @@ def test_judge_passes_what_the_table_allows(worker, tmp_path, setting):
     numerics = Numerics(setting, fp16_reduced=False, bf16_reduced=False, deterministic=False)
     failed = []
     for name in FINE:
-        schedule = dataclasses.replace(FORMS[name], promote=min(FORMS[name].promote, 256))
+        schedule = dataclasses.replace(FORMS[name], promote=min(FORMS[name].promote, 64))
         if setting not in SCHEMES[schedule.scheme].settings:
             continue
         candidate = generator.emit(task, schedule, (M,), target, numerics)
