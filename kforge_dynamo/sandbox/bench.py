@@ -15,18 +15,22 @@ from kforge_dynamo.sandbox.inputs import InputClass, Seeds, draw, full_shape
 from kforge_dynamo.sandbox.oracle import Parts, Setting, truths
 from kforge_dynamo.sandbox.rows import MOST_ELEMENTS, MOST_ELEMENTS_LATER
 
-CACHE_BYTES = 1 << 30
+CACHE_BYTES, _DEVICE_SHARE = 1 << 30, 32
 DRAWN_BYTES = 1 << 28
 _NOISY, _NOISY_LATER = 7, 4  # draws of e0's noise for the seed that every candidate meets, and for those of the final stage
 
 
 class Bench:
-    """Truths of one task under one setting, computed once per sizes, class and seed, the oldest dropped beyond 1 GB."""
+    """Truths of one task under one setting, computed once per sizes, class and seed, the oldest dropped beyond 1 GB, or beyond
+    a thirty-second of a GPU's memory where that is more."""
 
     def __init__(self, task: Task, numerics: Numerics, device: torch.device, seeds: Seeds, guards: Guards = ALL) -> None:
         self.task, self.numerics, self.device, self.guards = task, numerics, device, guards
         self.parts = Parts.of(task)
         self._seeds = seeds
+        self._most_bytes = CACHE_BYTES
+        if device.type == "cuda":
+            self._most_bytes = max(CACHE_BYTES, torch.cuda.get_device_properties(device).total_memory // _DEVICE_SHARE)
         self._drawn: OrderedDict[tuple[tuple[int, ...], str, int], list[torch.Tensor]] = OrderedDict()
         self._truths: OrderedDict[tuple[tuple[int, ...], str, int], list[Truth]] = OrderedDict()
 
@@ -67,7 +71,7 @@ class Bench:
         return self._truths[key]
 
     def _forget(self) -> None:
-        while len(self._truths) > 1 and sum(_bytes(found) for found in self._truths.values()) > CACHE_BYTES:
+        while len(self._truths) > 1 and sum(_bytes(found) for found in self._truths.values()) > self._most_bytes:
             self._truths.popitem(last=False)
 
 

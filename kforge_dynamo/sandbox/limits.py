@@ -23,12 +23,20 @@ def _scatter(lines: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def line_limit(
-    lines: Sequence[torch.Tensor], own: torch.Tensor, energy: torch.Tensor, dtype: torch.dtype, few: bool, guards: Guards
+    lines: Sequence[torch.Tensor],
+    own: torch.Tensor,
+    energy: torch.Tensor,
+    sure: torch.Tensor,
+    dtype: torch.dtype,
+    few: bool,
+    guards: Guards,
 ) -> torch.Tensor:
     """What the RMS error of each row (or column) may be, `(L,)`.
 
     `energy` (L, n) is the squared error of each element, averaged over the draws. Few large elements in a line are few
     variables; a line whose RMS scatters from draw to draw has few as well, as a chi-square of v degrees varies by 2 / v.
+    `sure` (L,) is the RMS of a draw whose noise is nowhere small by luck: where a comparison leaves a line one element, two or
+    three normal draws of it may all be.
     """
     eager = lines[0]
     alive = own > torch.finfo(torch.float32).tiny
@@ -36,7 +44,7 @@ def line_limit(
     usual = float(variation[mean > 0].mean()) if bool((mean > 0).any()) else 0.0
     rank = 0.5 if usual < _UNSTEADY else 0.9  # of lines that are one variable each, half have errors below 0.7 of the usual
     common = float((eager[alive] / own[alive]).quantile(rank)) if bool(alive.any()) else 0.0
-    reference = torch.maximum(torch.maximum(eager, mean.sqrt()), common * own)
+    reference = torch.maximum(torch.maximum(torch.maximum(eager, mean.sqrt()), sure), common * own)
     variation = torch.where(variation > _ODD_VARIATION, variation, 0.0).clamp(min=usual)
     total, square = energy.sum(dim=1), energy.square().sum(dim=1)
     large = torch.where(square > 0, total.square() / square.clamp(min=1e-300), energy.shape[1])

@@ -75,8 +75,8 @@ def _norms(
     eps sqrt(terms / 72)."""
     node = task.nodes[number - len(task.inputs)]
     lhs, rhs, *bias = evaluate_in_blocks(prune(task, numbers(node.args)), inputs, sizes, Policy(Mode.ORACLE))
-    left = lhs.nan_to_num(0.0, 0.0, 0.0).square().mean(dim=-1, keepdim=True).sqrt_()
-    right = rhs.nan_to_num(0.0, 0.0, 0.0).square().sum(dim=-2).sqrt_()
+    left = lhs.nan_to_num(0.0, 0.0, 0.0).square_().mean(dim=-1, keepdim=True).sqrt_()
+    right = rhs.nan_to_num(0.0, 0.0, 0.0).square_().sum(dim=-2).sqrt_()
     norms = left * right
     if strict:
         norms = _norm_of_terms(task, node, lhs, rhs, sizes)

@@ -1,8 +1,10 @@
 """Truth for one draw of inputs: the region in fp64, and e0, the error that eager's own arithmetic makes at the setting.
 
-e0 is drawn several times. The first draw is eager itself; in the others the product is the oracle's plus normal noise of
-the size of eager's error (see `noise`), and the epilogue is eager's. What these draws scatter tells the gate how steady
-eager's error is (see `limits`).
+e0 is drawn several times. The first draw is eager itself, whose product is computed at the full size also where only some rows
+are judged (a library adds up K in another order where there are few rows); in the others the product is the oracle's plus
+normal noise of the size of eager's error (see `noise`), and the epilogue is eager's. What these draws scatter tells the gate how
+steady eager's error is (see `limits`). In one more draw the noise has the same size everywhere: it tells what an element whose
+normal draws happened to be small may be off by.
 
 A comparison, a rounding or a choice of the epilogue jumps when the product moves across a threshold. There no kernel can be
 held to the oracle's side. So where a task has such ops the oracle is also evaluated with the product moved by 1 and by 8
@@ -38,8 +40,8 @@ from kforge_dynamo.sandbox.gate import (
 from kforge_dynamo.sandbox.limits import freedom, line_limit, peak_freedom
 from kforge_dynamo.sandbox.noise import noise_scales, noise_shape
 from kforge_dynamo.sandbox.precision import baseline_policy
-from kforge_dynamo.sandbox.rows import Sampled, evaluate_in_blocks, rows_holding, sample_rows, select
-from kforge_dynamo.semantics.evaluate import Mode, Policy, dtype_of
+from kforge_dynamo.sandbox.rows import Sampled, evaluate_in_blocks, rows_holding, sample_rows, select, select_values
+from kforge_dynamo.semantics.evaluate import Mode, Policy, dtype_of, evaluate
 from kforge_dynamo.semantics.table import OPS, Kind
 
 _ORACLE = Policy(Mode.ORACLE)
@@ -79,6 +81,7 @@ class Draws:
     oracle: list[torch.Tensor]
     eager: list[torch.Tensor]
     noisy: list[list[torch.Tensor]]
+    sure: list[torch.Tensor]
     moved: list[list[torch.Tensor]]
     products: tuple[list[torch.Tensor], list[torch.Tensor]]
 
@@ -119,7 +122,12 @@ def _truths_at(
     """The truth of the sampled rows, of all where there is no sample."""
     seen = list(inputs) if sampled is None else select(parts.task, inputs, sampled.rows)
     few = tuple(sizes) if sampled is None else sampled.sizes
-    draws = _draws(parts, setting, few, seen)
+    policy = baseline_policy(parts.task, setting.numerics, setting.guards)
+    if sampled is None or policy.wide_gemm:
+        plain = list(evaluate_in_blocks(parts.head, seen, few, policy))
+    else:
+        plain = select_values(parts.task, parts.cut, _product(parts, inputs, sizes, policy), sampled.rows)
+    draws = _draws(parts, setting, few, seen, plain)
     found = []
     for place, number in enumerate(parts.task.outputs):
         spec = parts.task.value(number)
@@ -129,6 +137,7 @@ def _truths_at(
             _flat(draws.oracle[place], rank),
             _flat(draws.eager[place], rank),
             [_flat(sample[place], rank) for sample in draws.noisy],
+            _flat(draws.sure[place], rank),
             [_flat(sample[place], rank) for sample in draws.moved],
         )
         choice = _choice(parts, number, few, seen, draws.products)
@@ -143,18 +152,27 @@ def _flat(tensor: torch.Tensor, rank: int) -> torch.Tensor:
     return tensor.reshape(tensor.shape[:rank].numel(), -1)
 
 
-def _draws(parts: Parts, setting: Setting, sizes: Sequence[int], inputs: Sequence[torch.Tensor]) -> Draws:
+def _product(parts: Parts, inputs: Sequence[torch.Tensor], sizes: Sequence[int], policy: Policy) -> list[torch.Tensor]:
+    """The values of the cut as the library computes them for all rows at once."""
+    return list(evaluate(parts.head, inputs, dict(zip(parts.task.axes, sizes, strict=True)), policy))
+
+
+def _draws(
+    parts: Parts, setting: Setting, sizes: Sequence[int], inputs: Sequence[torch.Tensor], plain: list[torch.Tensor]
+) -> Draws:
+    """`plain` is the cut as eager computes it."""
     generator = torch.Generator(inputs[0].device).manual_seed(setting.seed)
     numerics = setting.numerics
     policy = baseline_policy(parts.task, numerics, setting.guards)
     exact = list(evaluate_in_blocks(parts.head, inputs, sizes, _ORACLE))
-    plain = list(evaluate_in_blocks(parts.head, inputs, sizes, policy))
 
     def run(values: Sequence[torch.Tensor], chosen: Policy) -> list[torch.Tensor]:
         return list(evaluate_in_blocks(parts.rest, parts.fed(inputs, values), sizes, chosen))
 
     oracle = run(exact, _ORACLE)
     scales = noise_scales(parts.task, parts.cut, inputs, sizes, exact, plain, numerics.fp32 == "strict")
+    signed = [value + scale * _signs(value, generator) for value, scale in zip(exact, scales, strict=True)]
+    sure = run([value.to(like.dtype) for value, like in zip(signed, plain, strict=True)], policy)
     noisy = []
     for turn in range(min(setting.most_draws, _sample_count(oracle))):
         alike = setting.alike and turn % 2 == 0  # tiles may round equal rows differently
@@ -168,7 +186,7 @@ def _draws(parts: Parts, setting: Setting, sizes: Sequence[int], inputs: Sequenc
         for reach in (_REACH, -_REACH, 1.0, -1.0):
             shifted = [v + reach * scale * sign for v, scale, sign in zip(exact, scales, signs, strict=True)]
             moved.append(run(shifted, _ORACLE))
-    return Draws(oracle, run(plain, policy), noisy, moved, (exact, plain))
+    return Draws(oracle, run(plain, policy), noisy, sure, moved, (exact, plain))
 
 
 def _sample_count(outputs: Sequence[torch.Tensor]) -> int:
@@ -192,6 +210,7 @@ class _Flat:
     oracle: torch.Tensor
     eager: torch.Tensor
     noisy: list[torch.Tensor]
+    sure: torch.Tensor
     moved: list[torch.Tensor]
 
 
@@ -215,8 +234,9 @@ def _truth(flat: _Flat, where: str, setting: Setting, narrowed: bool) -> Truth:
     own_rows, own_cols = oracle.square().mean(dim=1).sqrt_(), oracle.square().mean(dim=0).sqrt_()
     few = oracle.numel() < ENOUGH
     energy = torch.stack([error.square() for error in draws]).mean(dim=0)
-    rows = line_limit([item.rows for item in steady], own_rows, energy, flat.dtype, few, guards)
-    cols = line_limit([item.cols for item in steady], own_cols, energy.T, flat.dtype, few, guards)
+    sure = summarise(errors(flat.sure)) if flat.dtype.is_floating_point else steady[0]
+    rows = line_limit([item.rows for item in steady], own_rows, energy, sure.rows, flat.dtype, few, guards)
+    cols = line_limit([item.cols for item in steady], own_cols, energy.T, sure.cols, flat.dtype, few, guards)
     e0 = Errors(
         oracle.numel(),
         max(steady[0].rms, (sum(item.rms**2 for item in steady) / len(steady)) ** 0.5),
@@ -324,7 +344,7 @@ def _with_whole(
     redraw: Callable[[], Sequence[torch.Tensor]],
 ) -> list[Truth]:
     policy = replace(baseline_policy(parts.task, setting.numerics, setting.guards), wide_gemm=False)
-    outputs = evaluate_in_blocks(parts.task, inputs, sizes, policy)
+    outputs = evaluate_in_blocks(parts.rest, parts.fed(inputs, _product(parts, inputs, sizes, policy)), sizes, policy)
 
     def again(place: int, rows: torch.Tensor) -> Truth:
         return _truths_at(parts, setting, sizes, redraw(), rows_holding(parts.task, sizes, rows))[place]

@@ -43,25 +43,30 @@ def value_bytes(task: Task, axes: Mapping[str, int], width: int) -> int:
 def evaluate_in_blocks(
     task: Task, inputs: Sequence[torch.Tensor], sizes: Sequence[int], policy: Policy
 ) -> tuple[torch.Tensor, ...]:
-    """`semantics.evaluate` with at most 256 MB of intermediate values where rows are independent, in one piece elsewhere."""
+    """`semantics.evaluate`, where rows are independent with at most 256 MB at a time of what has rows, in one piece elsewhere."""
     axes = dict(zip(task.axes, sizes, strict=True))
-    pieces = -(-value_bytes(task, axes, 8) // BLOCK_BYTES)
-    split = next((axis for axis in task.row_axes if axes[axis] >= min(pieces, 2)), None)
-    if pieces <= 1 or split is None or not row_local(task):
+    split = max(task.row_axes, key=lambda axis: _varying_bytes(task, axes, axis), default=None)
+    pieces = 1 if split is None else -(-_varying_bytes(task, axes, split) // BLOCK_BYTES)
+    if pieces <= 1 or split is None or axes[split] < 2 or not row_local(task):
         return evaluate(task, inputs, axes, policy)
     step = max(1, axes[split] // pieces)
-    parts = []
+    place = task.row_axes.index(split)
+    parts: list[list[torch.Tensor]] = [[] for _ in task.outputs]
     for start in range(0, axes[split], step):
         length = min(step, axes[split] - start)
         index = torch.arange(start, start + length, device=inputs[0].device)
-        part = evaluate(task, select(task, inputs, {split: index}), axes | {split: length}, policy)
-        parts.append(part)
-    place = task.row_axes.index(split)
-    return tuple(_joined(task, number, place, [part[at] for part in parts]) for at, number in enumerate(task.outputs))
+        found = evaluate(task, select(task, inputs, {split: index}), axes | {split: length}, policy)
+        for at, number in enumerate(task.outputs):
+            if start == 0 or task.value(number).rows[place] != 1:  # what has no rows is the same in every piece
+                parts[at].append(found[at])
+        del found
+    return tuple(item[0] if len(item) == 1 else torch.cat(item, dim=place) for item in parts)
 
 
-def _joined(task: Task, number: int, place: int, parts: list[torch.Tensor]) -> torch.Tensor:
-    return parts[0] if task.value(number).rows[place] == 1 else torch.cat(parts, dim=place)
+def _varying_bytes(task: Task, axes: Mapping[str, int], axis: str) -> int:
+    """Bytes of all values of an evaluation in fp64 that grow with `axis`."""
+    specs = [task.value(number) for number in range(len(task.inputs) + len(task.nodes))]
+    return 8 * sum(math.prod(int(extent) for extent in shape_of(spec.shape, axes)) for spec in specs if axis in spec.shape)
 
 
 def select(task: Task, inputs: Sequence[torch.Tensor], rows: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -69,6 +74,19 @@ def select(task: Task, inputs: Sequence[torch.Tensor], rows: Mapping[str, torch.
     chosen = []
     for item, tensor in zip(task.inputs, inputs, strict=True):
         for dim, extent in enumerate(item.value.shape):
+            if isinstance(extent, str) and extent in rows:
+                tensor = tensor.index_select(dim, rows[extent])
+        chosen.append(tensor)
+    return chosen
+
+
+def select_values(
+    task: Task, numbers: Sequence[int], values: Sequence[torch.Tensor], rows: Mapping[str, torch.Tensor]
+) -> list[torch.Tensor]:
+    """The values with these numbers with only the given indices of the named axes."""
+    chosen = []
+    for number, tensor in zip(numbers, values, strict=True):
+        for dim, extent in enumerate(task.value(number).shape):
             if isinstance(extent, str) and extent in rows:
                 tensor = tensor.index_select(dim, rows[extent])
         chosen.append(tensor)

@@ -79,7 +79,8 @@ class Loop:
             raise Unsupported(f"{self.scheme.name} needs copies of its operands")
         precision = f', input_precision="{self.scheme.dot}"' if self.scheme.dot is not None else ""
         loads = [f"{name} = {self.operands.loads[side]}{rounded}" for name, side in (("x", 0), ("y", 1))]
-        return [*loads, f"{into} = tl.dot(x, y, {into}{precision})"]
+        nearest = [line for name in ("x", "y") for line in _to_tf32(name)] if self.scheme.name == "tf32" else []
+        return [*loads, *nearest, f"{into} = tl.dot(x, y, {into}{precision})"]
 
     def _part_loads(self, side: int) -> list[tuple[int, str]]:
         return [(part, self.operands.loads[side].format(part=part)) for part in range(self.scheme.parts)]
@@ -121,6 +122,12 @@ class Loop:
     def _code(self, side: int) -> int:
         """Two bits a product: which part of the operand it takes."""
         return sum(pair[side] << (2 * turn) for turn, pair in enumerate(self.scheme.products))
+
+
+def _to_tf32(name: str) -> list[str]:
+    """Rounds to the nearest of 11 bits: tensor cores cut fp32 operands off, which errs up to twice as far, towards zero."""
+    near = f"(({name}.to(tl.int32, bitcast=True) + 4096) & -8192).to(tl.float32, bitcast=True)"
+    return [f'{name} = tl.where(tl.abs({name}) < float("inf"), {near}, {name})']  # a NaN's bits would overflow
 
 
 def _loop(header: str, body: Sequence[str]) -> list[str]:

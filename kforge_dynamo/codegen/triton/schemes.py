@@ -13,7 +13,7 @@ three hold all 24 bits. Let S be the sum over k of |a_ik| |b_kj|, and sigma S wh
 | `bf16x6` | the products of a second and a third part, and of both third ones | 2.01 * 2^-25 |
 | `bf16x9` | nothing | 0 |
 | `fp16_rows`, `fp16` / `bf16` | both roundings | 2.01 * 2^-11 / 2.01 * 2^-8 |
-| `tf32` | both truncations to 11 bits | 2.01 * 2^-10 |
+| `tf32` | both roundings to 11 bits | 2.01 * 2^-11 |
 
 **Scales.** fp16 has few exponents. So every row of the left and every column of the right operand is multiplied by a power of
 two that brings its largest element to [2^14, 2^15): exact, without overflow, and undone when the product is complete. (A
@@ -120,7 +120,7 @@ SCHEMES: dict[str, Scheme] = {
         Scheme("fp16x3", _NORMS, error=2.01 * 2.0**-22, products=_TWO, **_FP16),  # type: ignore[arg-type]
         Scheme("bf16x3", _TENSOR, error=2.01 * 2.0**-16, products=_TWO, **_BF16),  # type: ignore[arg-type]
         Scheme("fp16_rows", _TENSOR, error=2.01 * 2.0**-11, **_FP16),  # type: ignore[arg-type]
-        Scheme("tf32", _TENSOR, "tf32", 2.01 * 2.0**-10, dot="tf32"),
+        Scheme("tf32", _TENSOR, "tf32", 2.01 * 2.0**-11, dot="tf32"),
         Scheme("fp16", ("mixed",), "fp16_dot", 2.01 * 2.0**-11, part="float16"),
         Scheme("bf16", ("medium",), "bf16_dot", 2.01 * 2.0**-8, part="bfloat16"),
     )
