@@ -19,8 +19,9 @@ from kforge_dynamo.records.candidate import Buffer, Launch
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.semantics.algebra import Folded, fold
 
-_ALONG_K, _ALONG_N = 128, 32
-"""Elements of the right operand that a program adds at a time: whole lines of the cache whichever way it lies."""
+_ALONG_K, _ALONG_N, _ALONG_VECTOR = 128, 32, 4096
+"""Elements of the right operand that a program adds at a time: whole lines of the cache whichever way it lies; and of a vector.
+Each is added to its own sum, and the sums are added at the end: a reduction in the loop would make warps wait in each step."""
 _PROGRAMS = 8
 """Programs a multiprocessor that are needed to keep the memory busy."""
 _MARKED = 16
@@ -49,6 +50,7 @@ def _reduced(task: Task, folded: Folded, number: int, units: int) -> list[Kernel
     """An input's columns summed group by group into the buffer `reduced` + its number, (groups, K); a vector's K is 1."""
     depth = int(folded.task.inputs[folded.rhs].value.cols[0]) if number == folded.rhs else 1
     parts = parts_of(folded, depth, units)
+    along_k, along_n = (_ALONG_K, _ALONG_N) if depth > 1 else (1, min(_ALONG_VECTOR, 1 << (folded.width - 1).bit_length()))
     share = -(-folded.width // parts)
     signature = Signature()
     steps = [stride_text(task, signature, number, d) for d in range(len(task.row_axes), len(task.inputs[number].strides))]
@@ -57,20 +59,21 @@ def _reduced(task: Task, folded: Folded, number: int, units: int) -> list[Kernel
     inside = "(at < last)[:, None] & (k < K)[None, :]"
     target = signature.buffer("sums" if parts > 1 else f"reduced{number}")
     body = [
-        f"k = tl.program_id(0) * {_ALONG_K} + tl.arange(0, {_ALONG_K})",
+        f"k = tl.program_id(0) * {along_k} + tl.arange(0, {along_k})",
         f"group = tl.program_id(1) // {parts}",
         f"first = tl.program_id(1) % {parts} * {share}",
         f"last = tl.minimum(first + {share}, {folded.width})",
-        f"total = tl.zeros(({_ALONG_K},), tl.float64)",
-        f"for start in range(first, last, {_ALONG_N}):",
-        f"    at = start + tl.arange(0, {_ALONG_N})",
+        f"each = tl.zeros(({along_n}, {along_k}), tl.float64)",
+        f"for start in range(first, last, {along_n}):",
+        f"    at = start + tl.arange(0, {along_n})",
         f"    column = group * {folded.width} + at",
         f"    x = tl.load({reads}, mask={inside}, other=0.0)",
-        "    total += tl.sum(x.to(tl.float64), axis=0)",
+        "    each += x.to(tl.float64)",
+        "total = tl.sum(each, axis=0)",
         *([] if parts > 1 else _rounded(folded)),
         f"tl.store({target} + tl.program_id(1) * K + k, total, mask=k < K)",
     ]
-    grid = (str(-(-depth // _ALONG_K)), str(folded.groups * parts))
+    grid = (str(-(-depth // along_k)), str(folded.groups * parts))
     buffer = Buffer(f"reduced{number}", "float32", str(folded.groups * depth))
     sums = Buffer("sums", "float64", str(folded.groups * parts * depth))
     first = _kernel(f"reduce{number}", signature, body, grid, depth, (buffer, sums) if parts > 1 else (buffer,))

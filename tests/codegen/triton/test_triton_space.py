@@ -100,12 +100,12 @@ LARGE = [(1024, 8192, 8192), (16384, 4096, 4096), (2048, 8192, 8192)]
 
 @pytest.mark.parametrize(("m", "k", "n"), LARGE)
 def test_large_fp32_product_starts_with_the_scheme_measured_best(m, k, n):
-    """Measured on one H200: fp16 in two parts, three passes, 3.5 to 4 times cuBLAS fp32; with a promotion each 512 of K or more
-    the error on operands of one sign is more than twice cuBLAS's."""
+    """Measured on one H200: fp16 in two parts, three passes, 3.5 to 4 times cuBLAS fp32; with a promotion each 256 of K or more
+    the error on operands of one sign is more than twice that of an fp32 product with a bias."""
     task, sizes = linear(m, k, n)
     first = generator.space(task, sizes, HOPPER, numerics("highest"))[:3]
     assert {s.scheme for s in first} == {"fp16x3"} and all(s.copies == "both" and s.descriptors for s in first)
-    assert first[0].promote == 256 and first[0].block_m * first[0].block_n == 128 * 128
+    assert first[0].promote <= 128 and first[0].block_m * first[0].block_n == 128 * 128
     strict = generator.space(task, sizes, HOPPER, numerics("strict"))[:3]
     assert {s.scheme for s in strict} == {"bf16x6"}
 
