@@ -77,7 +77,8 @@ def _ranked(task: Task, sizes: tuple[int, ...], target: Target, numerics: Numeri
         first = folded[0] is min(folded[0], ordered[0], key=lambda s: estimate_us(task, product, s, named, target, kept))
         # the two forms stand on different parts of the model: both are tried early
         ordered = [*folded[:3], *ordered[:3], *folded[3:], *ordered[3:]] if first else [*ordered[:3], *folded, *ordered[3:]]
-    for length in sorted({schedule.promote for schedule in ordered[: _INSURED * 4]}):
+    longest = 4 * ordered[0].promote if ordered else 0
+    for length in sorted({schedule.promote for schedule in ordered[:_MOST_EMITTED] if schedule.promote <= longest}, reverse=True):
         # what truncation costs depends on the data and on what follows the product: each length is tried early
         found = next(schedule for schedule in ordered if schedule.promote == length)
         if ordered.index(found) > _INSURED:

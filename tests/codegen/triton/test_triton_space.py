@@ -118,9 +118,13 @@ def test_few_rows_of_fp32_are_multiplied_without_a_copy_of_the_weight():
 
 
 def test_short_depth_is_promoted_more_often_than_a_long_one():
-    short, long = (next(s for s in generator.space(*linear(32768, k, 4096), HOPPER, numerics("highest")) if s.scheme == "fp16x3")
-                   for k in (1024, 8192))  # fmt: skip
-    assert short.promote < long.promote
+    found = []
+    for depth in (1024, 8192):
+        builder = Builder()
+        task = builder.task(builder.gemm(*builder.operands(depth, 4096, bias=False)))
+        space = generator.space(task, (32768,), HOPPER, numerics("highest"))
+        found.append(next(schedule for schedule in space if schedule.scheme == "fp16x3").promote)
+    assert found[0] < found[1]
 
 
 def test_no_schedule_of_the_space_has_more_accumulators_than_registers():
