@@ -91,9 +91,9 @@ class Caches:
         return finish(self.start(call, script, **env))
 
 
-def finish(process: subprocess.Popen) -> dict:
+def finish(process: subprocess.Popen, timeout_s: float = 280.0) -> dict:
     """Waits for a process and reads its result."""
-    out, err = process.communicate(timeout=280)
+    out, err = process.communicate(timeout=timeout_s)
     lines = [line for line in out.splitlines() if line.startswith("RESULT ")]
     assert process.returncode == 0 and lines, f"exit {process.returncode}\n{out[-2000:]}\n{err[-6000:]}"
     return {**json.loads(lines[-1][len("RESULT ") :]), "stderr": err}

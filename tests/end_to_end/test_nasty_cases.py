@@ -18,13 +18,17 @@ UNCLAIMED = {"batches_from_none_to_thousands": 1}
 """Regions without a winner: sizes that depend on data are not known when the graph is compiled."""
 
 
+LIMIT_S = 700.0  # two processes compile beside whatever else the machine does
+
+
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
     """What the processes counted, by case."""
     caches = Caches(tmp_path_factory.mktemp("nasty"))
     script = SCRIPT.replace("__file__", repr(str(Path(__file__).parent / "nasty_cases.py"))).replace("sys.argv[1:]", "NAMES")
     first, beside = caches.start("", f"NAMES = []\n{script}"), caches.start("", f"NAMES = {TOGETHER}\n{script}")
-    return {"first": finish(first), "beside": finish(beside), "later": caches.run("", f"NAMES = []\n{script}")}
+    found = {"first": finish(first, LIMIT_S), "beside": finish(beside, LIMIT_S)}
+    return {**found, "later": finish(caches.start("", f"NAMES = []\n{script}"), LIMIT_S)}
 
 
 @pytest.mark.timeout(900)
