@@ -28,7 +28,7 @@ class Expecting(Protocol):
 _BATCH = 4
 _FORESEEN = 12
 _FINALISTS = 3
-_FINAL_COST = 3.0  # a final trial repeats the checks with five seeds and takes more samples
+_FINAL_COST = 2.0  # a final trial repeats the checks with five seeds and takes more samples
 _FINAL_LEAST_S = 10.0  # what was kept back is too little where the machine has got other work meanwhile
 _LATER_COST = 0.15  # the first trial also computes the oracle and compiles the baseline
 _ROOFLINE_SHARE = 0.95

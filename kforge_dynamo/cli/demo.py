@@ -94,7 +94,9 @@ def show(console: Console, run: Run) -> None:
         return
     word = "right" if run.right else "[red]WRONG[/red]"
     console.print(
-        f"  {word}: error {run.kforge_error:.1e} against eager's {run.eager_error:.1e} ({error_text(run)})", highlight=False
+        f"  {word}: error {run.kforge_error:.1e} against eager's {run.eager_error:.1e} and torch.compile's {run.default_error:.1e} "
+        f"({error_text(run)})",
+        highlight=False,
     )
     console.print(
         f"  {run.kforge_us:.0f} us a call: {ratio_text(run.over_default)} over torch.compile, {ratio_text(run.over_eager)} over "
@@ -119,7 +121,7 @@ def listing(console: Console, label: str, found: Counter[str]) -> None:
 
 
 def error_text(run: Run) -> str:
-    """kforge's error over eager's."""
+    """kforge's error over the larger of eager's and torch.compile's."""
     ratio = run.judgement.ratio if run.judgement else None
     return "eager is exact" if ratio is None else f"ratio {ratio:.2f}"
 

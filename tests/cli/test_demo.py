@@ -17,12 +17,12 @@ BUILT_IN = {entry.name: entry for entry in models.BUILT_IN}
 
 def run_of(entry, *, right=True, failure=None):
     if failure:
-        return trial_run.Run(entry, None, None, None, None, None, None, {}, (), failure)
+        return trial_run.Run(entry, None, None, None, None, None, None, None, {}, (), failure)
     region = RegionReport("g", "gelu(linear)", "t", (16,), "winner", "", speedup=2.0, error_ratio=0.5, scheme="ieee")
     other = RegionReport("g", "softmax(bmm)", "t", (16,), "no_winner", "the fastest right kernel was slower")
     ratio = Ratio(1.25, 1.2, 1.3)
     counted = {"regions": 2, "winners": 1, "spliced": 1}
-    return trial_run.Run(entry, Judgement(0.9, right), 9e-8, 1e-7, ratio, ratio, 100.0, counted, (region, other), None)
+    return trial_run.Run(entry, Judgement(0.9, right), 9e-8, 1e-7, 1e-7, ratio, ratio, 100.0, counted, (region, other), None)
 
 
 @pytest.fixture
@@ -81,6 +81,21 @@ def test_trial_run_tells_a_wrong_backend(monkeypatch):
     result = trial_run.run(BUILT_IN["autoencoder"], "cpu", {}, 0.0, lambda step: None)
     assert result.failure is None and not result.right
     assert result.judgement.ratio > 100
+
+
+def test_trial_run_is_not_worse_than_the_compiler_that_runs_the_rest(monkeypatch):
+    """Outside of regions the graph is Inductor's, which may choose coarser kernels than eager does (TF32 convolutions)."""
+
+    def coarse(factor):
+        def compiled(module, *, backend="inductor", options=None):
+            return lambda *inputs: module(*inputs) * (1.0 + (factor if backend == "kforge" else 1e-4))
+
+        return compiled
+
+    for factor, right in ((1e-4, True), (4e-4, False)):
+        monkeypatch.setattr(torch, "compile", coarse(factor))
+        result = trial_run.run(BUILT_IN["autoencoder"], "cpu", {}, 0.0, lambda step: None)
+        assert result.right is right and result.default_error > 100 * result.eager_error
 
 
 def test_trial_run_keeps_the_reason_of_a_model_that_does_not_run(monkeypatch):

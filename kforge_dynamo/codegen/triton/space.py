@@ -78,12 +78,12 @@ def _ranked(task: Task, sizes: tuple[int, ...], target: Target, numerics: Numeri
         # the two forms stand on different parts of the model: both are tried early
         ordered = [*folded[:3], *ordered[:3], *folded[3:], *ordered[3:]] if first else [*ordered[:3], *folded, *ordered[3:]]
     longest = 4 * ordered[0].promote if ordered else 0
-    for length in sorted({schedule.promote for schedule in ordered[:_MOST_EMITTED] if schedule.promote <= longest}, reverse=True):
+    for length in sorted({schedule.promote for schedule in ordered[:_MOST_EMITTED] if schedule.promote <= longest}):
         # what truncation costs depends on the data and on what follows the product: each length is tried early
         found = next(schedule for schedule in ordered if schedule.promote == length)
-        if ordered.index(found) > _INSURED:
+        if ordered.index(found) > 1:
             ordered.remove(found)
-            ordered.insert(_INSURED, found)
+            ordered.insert(1, found)
     plain = next((schedule for schedule in ordered if not schedule.descriptors), None)
     if plain is not None and ordered.index(plain) > _INSURED:  # a driver that refuses descriptors must not cost the search
         ordered.remove(plain)
