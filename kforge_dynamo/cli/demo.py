@@ -94,8 +94,8 @@ def show(console: Console, run: Run) -> None:
         return
     word = "right" if run.right else "[red]WRONG[/red]"
     console.print(
-        f"  {word}: error {run.kforge_error:.1e} against eager's {run.eager_error:.1e} and torch.compile's {run.default_error:.1e} "
-        f"({error_text(run)})",
+        f"  {word}: error {run.kforge_error:.1e} against eager's {run.eager_error:.1e} and torch.compile's "
+        f"{run.default_error:.1e} ({error_text(run)})",
         highlight=False,
     )
     console.print(

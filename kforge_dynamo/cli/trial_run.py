@@ -91,7 +91,7 @@ def _run(entry: Entry, device: str, options: Mapping[str, Any], seconds: float, 
         call()
     samples = measure.wall(calls, device, seconds)
     step("timing")
-    eager, default, ours = distances["eager"], distances["default"], distances["kforge"]
+    eager, default, ours = distances["eager"], distances["torch.compile"], distances["kforge"]
     # what Inductor does outside of regions (a convolution in another layout takes TF32 kernels on a GPU) is torch.compile's error
     reference = max(eager, default, key=lambda found: found.rms)
     return Run(
