@@ -4,6 +4,6 @@ torch reads TORCH_LOGS while it is imported, before any backend can register, an
 found; the logger of kforge has this name.
 """
 
-from kforge_dynamo import RegionReport, report, reset, stats
+from kforge_dynamo import RegionReport, invalidate, report, reset, stats
 
-__all__ = ["RegionReport", "report", "reset", "stats"]
+__all__ = ["RegionReport", "invalidate", "report", "reset", "stats"]
