@@ -69,7 +69,8 @@ def limit(count_bytes: int | None) -> None:
 
 def kept_bytes(device: torch.device | None = None) -> int:
     """Memory of all copies now, or of those on a device."""
-    copies = [copy for keeper in tuple(_keepers) for copy in keeper.copies()]
+    with _lock:
+        copies = [copy for keeper in tuple(_keepers) for copy in keeper.copies()]
     return sum(copy.size_bytes for copy in copies if device is None or copy.tensors[0].device == device)
 
 
@@ -126,7 +127,8 @@ class Keeper:
         self._copies: dict[tuple[int, ...], _Copy] = {}
         self._refused: dict[tuple[int, ...], tuple[int, float]] = {}
         self._wasted = self._count = 0
-        _keepers.add(self)
+        with _lock:  # others walk over the set
+            _keepers.add(self)
 
     def copies(self) -> tuple[_Copy, ...]:
         """All that there are now."""
@@ -135,7 +137,8 @@ class Keeper:
     def find(self, inputs: Sequence[torch.Tensor], passed: Sequence[Any]) -> list[torch.Tensor] | None:
         """The copies for a call with these inputs, made where they are not there; None where the winner has to run whole."""
         bases = [passed[at] for at in self._bases]
-        place = tuple([id(base) for base in bases] + [inputs[number].data_ptr() for number in self._inputs])
+        # a kernel for a CPU may pack for the number of threads that will read
+        place = (torch.get_num_threads(), *map(id, bases), *[inputs[number].data_ptr() for number in self._inputs])
         found = self._copies.get(place)
         if found is None or not found.rests(bases):
             found = self._make(place, inputs, bases)
@@ -227,7 +230,7 @@ class Keeper:
     def _end(self, place: tuple[int, ...], copy: _Copy) -> None:
         if self._copies.get(place) is copy:
             del self._copies[place]
-            self._wasted += copy.uses < _LEAST_USES and not copy.captured
+            self._wasted += copy.uses < _LEAST_USES and not copy.captured and copy.epoch == _epoch  # else others' weights changed
 
     def _refusing(self, place: tuple[int, ...]) -> bool:
         epoch, since_s = self._refused.get(place, (-1, 0.0))

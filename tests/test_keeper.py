@@ -186,7 +186,8 @@ def test_parametrized_weights_and_buffers_that_the_graph_writes_are_not_kept():
     assert kforge_dynamo.stats()["calls"] and not kforge_dynamo.stats()["prepacked"]
 
 
-def test_frozen_weights_are_kept_without_trust(afresh):
+def test_frozen_model_is_right_without_trust_and_keeps_no_more_than_it_was_asked_for(afresh):
+    """On a CPU a frozen product mostly becomes one of MKL's or oneDNN's, and no region at all."""
     net = Net().eval()
     with inductor_config.patch(freezing=True), torch.no_grad():
         run = compiled(net, "verify")

@@ -29,7 +29,9 @@ from kforge_dynamo.settings import sandbox_without
 _MOST = 8
 _SPARE = 2  # cores that the judge, Inductor and the user's process keep
 _FINAL_PADS = (TIMED_PAD, 1, 64)  # pitches of each kind that a compiler may tell from one another
-_Job = tuple[str, str, Point]
+_PATIENCE_S = 3.0
+_Job = tuple[int, int, str, str, Point]
+"""Whether it is only foreseen, its number, the candidate's key, the request and the point."""
 
 
 def compilers_wanted() -> int:
@@ -56,9 +58,11 @@ class Compilers:
 
     def __init__(self, languages: Mapping[str, Language], kind: str, count: int | None = None) -> None:
         self._languages = languages
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._jobs: queue.PriorityQueue[_Job] = queue.PriorityQueue()
         self._open: dict[str, int] = {}
-        self._known: set[str] = set()
+        self._known: dict[str, int] = {}
+        self._begun: set[str] = set()
+        self._count = 0
         self._changed = threading.Condition()
         self._alive = 0
         ends = [_Child.fork(languages, kind) for _ in range(compilers_wanted() if count is None else count)]
@@ -66,8 +70,8 @@ class Compilers:
             self._alive += 1
             threading.Thread(target=self._serve, args=(child,), daemon=True).start()
 
-    def expect(self, requests: Sequence[Request]) -> None:
-        """Compiles these soon, each point of each request once."""
+    def expect(self, requests: Sequence[Request], foreseen: bool = True) -> None:
+        """Compiles these soon, each point of each request once; what is asked for goes before what is only foreseen."""
         for request in requests:
             if not isinstance(self._languages.get(request.candidate.language), Ahead):
                 continue
@@ -75,24 +79,39 @@ class Compilers:
             for point in points_of(request):
                 name = f"{key}:{point}"
                 with self._changed:
-                    if name in self._known:
+                    known = self._known.get(name)
+                    if known is not None and (known <= foreseen or name in self._begun):
                         continue
-                    self._known.add(name)
-                    self._open[key] = self._open.get(key, 0) + 1
-                self._jobs.put((key, text, point))
+                    if known is None:
+                        self._open[key] = self._open.get(key, 0) + 1
+                    self._known[name] = int(foreseen)
+                    self._count += 1
+                    number = self._count
+                self._jobs.put((int(foreseen), number, key, text, point))
 
-    def wait(self, request: Request, seconds: float) -> None:
-        """Until what the stage "search" of this candidate needs is compiled, or nobody compiles it, or `seconds` are over."""
+    def wait(self, request: Request, seconds: float, patience_s: float = _PATIENCE_S) -> None:
+        """Until what the stage "search" of this candidate needs is compiled, or nobody compiles it, or `seconds` are over; where
+        it is not even begun, because all are busy with others', for `patience_s` at most."""
         if request.stage != "search":
             return
-        end = time.monotonic() + seconds
+        key, start = _key(request), time.monotonic()
         with self._changed:
-            while self._alive and self._open.get(_key(request), 0) and time.monotonic() < end:
-                self._changed.wait(max(0.0, min(end - time.monotonic(), 1.0)))
+            while self._alive and self._open.get(key, 0):
+                begun = any(f"{key}:{point}" in self._begun for point in points_of(request))
+                left_s = start + (seconds if begun else min(seconds, patience_s)) - time.monotonic()
+                if left_s <= 0:
+                    return
+                self._changed.wait(min(left_s, 1.0))
 
     def _serve(self, child: _Child) -> None:
         while True:
-            key, text, point = self._jobs.get()
+            _, _, key, text, point = self._jobs.get()
+            with self._changed:
+                name = f"{key}:{point}"
+                if name in self._begun:  # it was foreseen, then asked for
+                    continue
+                self._begun.add(name)
+                self._changed.notify_all()
             alive = child.compile(text, point)
             with self._changed:
                 self._open[key] -= 1

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from kforge_dynamo.languages.base import Language, Launcher
+from kforge_dynamo.languages.base import Language, Launcher, Preparing
 from kforge_dynamo.languages.formats import scheme_refusal
 from kforge_dynamo.records.codec import digest
 from kforge_dynamo.records.guardrail import ALL, Guards
@@ -28,7 +28,7 @@ from kforge_dynamo.sandbox.remote import Clock
 from kforge_dynamo.sandbox.threads import for_checks, threads
 from kforge_dynamo.sandbox.venue import Apart, Here, Untimed, Venue, built, unusable
 from kforge_dynamo.sandbox.verify import Plan, verify
-from kforge_dynamo.sandbox.watch import launch_threads
+from kforge_dynamo.sandbox.watch import KeptForm, launch_threads
 
 _SEEDS = {"search": (0,), "final": (0, 1, 2, 3, 4)}
 _ELSEWHERE = ("unit", "integers", "scaled")
@@ -99,7 +99,7 @@ class Evaluator:
         if lack is not None:  # another candidate may need less
             return _trial(request, Verdict(Status.REJECTED, None, None, "memory", lack))
         if self._ahead is not None:
-            self._ahead.expect([request])
+            self._ahead.expect([request], foreseen=False)
         self._venue.begin(request, self._clock)
         bench = self._bench(request)
         self._say("discrimination")
@@ -153,7 +153,9 @@ class Evaluator:
         numbers, atomics = _SEEDS[request.stage], request.candidate.plan.atomics
         trapped = bool(getattr(self._languages[request.candidate.language], "device_code", False))
         classes = judged.classes if self._guards.classes else (BY_NAME["unit"],)
-        plan = Plan(request.sizes, classes, numbers, atomics, self._threads, trapped, launch_threads())
+        prepared = launcher.prepared() if request.numerics.kept and isinstance(launcher, Preparing) else None
+        kept = None if prepared is None else KeptForm(prepared, request.sizes, atomics)
+        plan = Plan(request.sizes, classes, numbers, atomics, self._threads, trapped, launch_threads(), kept)
         verdict = verify(launcher, bench, plan, self._say)
         if not verdict.passed:
             return verdict

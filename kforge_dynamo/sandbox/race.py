@@ -37,6 +37,7 @@ from kforge_dynamo.sandbox.timing import (
     too_fast,
 )
 from kforge_dynamo.sandbox.verify import judge_outputs
+from kforge_dynamo.sandbox.watch import LaunchFault
 from kforge_dynamo.semantics.evaluate import dtype_of, shape_of
 
 _SOURCES = ("unit", "normal", "uniform")  # classes whose first draw the gate has seen already
@@ -93,6 +94,8 @@ class _HereTrack:
 
     def again(self, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         overwrite(self._inputs[0], inputs)
+        if self._call.wrote():
+            raise LaunchFault("a timed call wrote to what weights_only launches prepared, which outlives it [rule state]")
         self._call.forget()
         return self._call(self._inputs[0])
 
@@ -192,6 +195,7 @@ class CandidateCall:
             self._forms.append((shape, torch.empty(shape, device="meta").stride(), dtype_of(spec.dtype)))
         self._runner = _Runner(launcher if prepared is None else prepared.rest, len(task.inputs), tuple(sizes))
         self._copies: dict[tuple[int, ...], list[torch.Tensor]] = {}
+        self._packed: dict[tuple[int, ...], list[torch.Tensor]] = {}
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         outputs = [self._allocate(shape, strides, dtype) for shape, strides, dtype in self._forms]
@@ -204,6 +208,11 @@ class CandidateCall:
     def forget(self) -> None:
         """Weights have changed: copies are made anew."""
         self._copies.clear()
+        self._packed.clear()
+
+    def wrote(self) -> bool:
+        """Whether a call has changed a copy since it was made."""
+        return any(not all(map(same_bits, self._copies[place], packed)) for place, packed in self._packed.items())
 
     def _kept(self, prepared: Prepared, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         place = tuple([inputs[number].data_ptr() for number in prepared.weights])
@@ -212,6 +221,7 @@ class CandidateCall:
             found = prepared.copies(self._device)
             prepared.pack(inputs, found, self._sizes)
             self._copies[place] = found
+            self._packed[place] = [tensor.clone() for tensor in found]
         return found
 
 
@@ -321,7 +331,10 @@ def _far(request: Request, bench: Bench, stand: _Stand, outputs: Sequence[torch.
 def _stale(request: Request, bench: Bench, track: Track, stands: Sequence[_Stand]) -> Verdict | None:
     """What a timed call gives for other values at addresses that it has seen: results kept by address are old ones."""
     second = stands[1]
-    fault = _compared(request, bench, second, track.again(second.inputs))
+    try:
+        fault = _compared(request, bench, second, track.again(second.inputs))
+    except LaunchFault as caught:
+        return Verdict(Status.STRAY_WRITE, None, None, "after timing", str(caught))
     if fault is None:
         return None
     words = f"with other values at addresses that were timed: {fault} [rule reused]"

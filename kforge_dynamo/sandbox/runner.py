@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 
 from kforge_dynamo.errors import BuildError, GuardrailError, RecordError, ToolchainError
-from kforge_dynamo.languages.base import Language, Launcher, canonical_dims
+from kforge_dynamo.languages.base import Language, Launcher, Preparing, canonical_dims
 from kforge_dynamo.records.codec import from_text, to_text
 from kforge_dynamo.records.guardrail import ALL
 from kforge_dynamo.records.request import Request
@@ -30,7 +30,7 @@ from kforge_dynamo.sandbox.profile.calls import bound_call
 from kforge_dynamo.sandbox.profile.torch_profiler import profile_calls
 from kforge_dynamo.sandbox.race import CandidateCall, Rivals, calls_of, candidate_call, overwrite
 from kforge_dynamo.sandbox.timing import Sampler, sampler
-from kforge_dynamo.sandbox.watch import LaunchFault, observed, written_memory
+from kforge_dynamo.sandbox.watch import KeptForm, LaunchFault, observed, written_memory
 from kforge_dynamo.settings import sandbox_without, use_temporary_folder
 
 _EVIDENCE_LINES = 6
@@ -85,6 +85,7 @@ class _Runner:
         self._launch: Launcher | None = None
         self._call: CandidateCall | None = None
         self._before = ""
+        self._kept: KeptForm | None = None
         self._request: Request | None = None
         self._stands: dict[int, list[torch.Tensor]] = {}
         self._sample: Sampler | None = None
@@ -113,6 +114,8 @@ class _Runner:
             use_temporary_folder(write[0])
         facts += confine_runner(bounds, without, write)
         self._launch = language.load(artifact, candidate, request.task, canonical_dims(request.task))
+        prepared = self._launch.prepared() if request.numerics.kept and isinstance(self._launch, Preparing) else None
+        self._kept = None if prepared is None else KeptForm(prepared, request.sizes, candidate.plan.atomics)
         self._before = written_memory(request.artifact_folder)
         self._call = candidate_call(request.task, request.sizes, self._launch, _CPU, request.numerics.kept)
         return {"facts": facts, "built_s": built_s}
@@ -123,7 +126,13 @@ class _Runner:
         whole = self._arena.bytes(asked["bytes"])
         torch.set_num_threads(asked["threads"])
         inputs, outputs = ([tensor_at(whole, where) for where in asked[name]] for name in ("inputs", "outputs"))
-        watched = {"threads": asked["threads"], "trapped": asked["trapped"], "known": frozenset[int](), "guards": ALL}
+        watched = {
+            "threads": asked["threads"],
+            "trapped": asked["trapped"],
+            "known": frozenset[int](),
+            "guards": ALL,
+            "kept": self._kept,
+        }
         observed(self._launch, inputs, outputs, asked["sizes"], **watched)
         return {}
 
@@ -137,6 +146,8 @@ class _Runner:
         assert self._call is not None
         whole = self._arena.bytes(asked["bytes"])
         overwrite(self._stands[0], [tensor_at(whole, where) for where in asked["inputs"]])
+        if self._call.wrote():
+            raise LaunchFault("a timed call wrote to what weights_only launches prepared, which outlives it [rule state]")
         self._call.forget()
         for where, value in zip(asked["outputs"], self._call(self._stands[0]), strict=True):
             tensor_at(whole, cast(Where, where)).copy_(value)

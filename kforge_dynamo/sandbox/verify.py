@@ -18,7 +18,7 @@ from kforge_dynamo.sandbox.gate import Truth, judge
 from kforge_dynamo.sandbox.inputs import InputClass, full_shape
 from kforge_dynamo.sandbox.layout import CANARY, SECOND_CANARY, Placed, blank, guards_intact, place, same_bits
 from kforge_dynamo.sandbox.threads import threads
-from kforge_dynamo.sandbox.watch import LaunchFault, observed
+from kforge_dynamo.sandbox.watch import KeptForm, LaunchFault, observed
 from kforge_dynamo.semantics.evaluate import dtype_of, shape_of
 
 _TELLING = ("unit", "normal", "uniform")
@@ -39,6 +39,7 @@ class Plan:
     threads: int
     trapped: bool = False
     known: frozenset[int] = frozenset()
+    kept: KeptForm | None = None
 
 
 def verify(launcher: Launcher, bench: Bench, plan: Plan, say: Callable[[str], None]) -> Verdict:
@@ -132,7 +133,8 @@ def launch_guarded(
         given = ([item.tensor for item in inputs], [item.tensor for item in outputs], list(plan.sizes))
         try:
             with threads(plan.threads):
-                observed(launcher, *given, threads=plan.threads, trapped=plan.trapped, known=plan.known, guards=guards)
+                told = {"threads": plan.threads, "trapped": plan.trapped, "known": plan.known, "guards": guards}
+                observed(launcher, *given, **told, kept=plan.kept)  # type: ignore[arg-type]
         except LaunchFault as caught:
             return Verdict(Status.REJECTED, None, None, where, str(caught))
         if device.type == "cuda":

@@ -12,13 +12,15 @@ import ctypes
 import hashlib
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
 
-from kforge_dynamo.languages.base import Launcher
+from kforge_dynamo.languages.base import Launcher, Prepared
 from kforge_dynamo.records.guardrail import Guards
+from kforge_dynamo.sandbox.layout import same_bits
 from kforge_dynamo.sandbox.trap import Trapped, trap
 
 _TASKS = Path("/proc/self/task")
@@ -36,6 +38,15 @@ class Elsewhere(Protocol):
         """One launch. Raises: LaunchFault."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeptForm:
+    """The form in which a graph runs a winner whose preparation of weights is kept: prepared once, at the site's `sizes`."""
+
+    prepared: Prepared
+    sizes: tuple[int, ...]
+    atomics: bool
+
+
 class LaunchFault(RuntimeError):
     """A launch did what no kernel may do; the text ends with the rule."""
 
@@ -50,6 +61,7 @@ def observed(
     trapped: bool,
     known: frozenset[int],
     guards: Guards,
+    kept: KeptForm | None = None,
 ) -> None:
     """One launch in this process, which may use `threads` threads and, where `trapped`, no operation of torch's; `known` are
     the threads that launches of other candidates left (see `launch_threads`).
@@ -59,15 +71,46 @@ def observed(
     if isinstance(launcher, Elsewhere):
         launcher.watched(inputs, outputs, sizes, trapped=trapped and guards.trap)
         return
+    blank = (
+        []
+        if kept is None
+        else [torch.empty_strided(o.size(), o.stride(), dtype=o.dtype, device=o.device).copy_(o) for o in outputs]
+    )
     try:
         with _named(), trap(on=trapped and guards.trap):
             launcher(inputs, outputs, sizes)
+        if kept is not None:
+            _launch_kept(kept, inputs, outputs, blank, sizes, trapped and guards.trap)
     except Trapped as caught:
         raise LaunchFault(f"{caught} [rule trap]") from caught
     started = len(launch_threads() - known) if guards.threads else 0
     if started > max(threads, 1) - 1:
         words = f"{started} threads that launches started are there, a team of {threads} needs {threads - 1}"
         raise LaunchFault(f"{words} [rule threads]")
+
+
+def _launch_kept(
+    kept: KeptForm,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    blank: Sequence[torch.Tensor],
+    sizes: Sequence[int],
+    trapped: bool,
+) -> None:
+    """The same call in the kept form, twice over one copy. Raises: LaunchFault where it differs, or writes to the copy."""
+    copies = kept.prepared.copies(inputs[0].device)
+    with _named():
+        kept.prepared.pack(inputs, copies, kept.sizes)
+    before = [copy.clone() for copy in copies]
+    for _ in range(2):
+        with _named(), trap(on=trapped):
+            kept.prepared.rest(inputs, [*blank, *copies], sizes)
+        if not all(map(same_bits, copies, before)):
+            raise LaunchFault(
+                "a launch of each call wrote to what weights_only launches prepared, which outlives it [rule state]"
+            )
+        if not kept.atomics and not all(map(same_bits, outputs, blank)):
+            raise LaunchFault("with the preparation of weights kept from another call the outputs are others [rule state]")
 
 
 def launch_threads() -> frozenset[int]:

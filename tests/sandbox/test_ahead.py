@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ requests = [from_text(Request, text) for text in json.load(sys.stdin)]
 compilers = Compilers(LANGUAGES, "cuda", count=2)
 compilers.expect(requests)
 for request in requests:
-    compilers.wait(request, 120.0)
+    compilers.wait(request, 120.0, 120.0)
 cache = Path(os.environ["TRITON_CACHE_DIR"])
 before = sorted(path.name for path in cache.rglob("*.cubin"))
 again = requests[0]  # what the judge does itself: is it found?
@@ -117,6 +118,28 @@ def test_compiler_that_dies_is_waited_for_no_longer():
     compilers.wait(request(), 60.0)
     compilers.expect([request(source=SOURCE.replace("1.0", "2.0"))])
     compilers.wait(request(source=SOURCE.replace("1.0", "2.0")), 60.0)  # nobody is left: at once
+
+
+class _Slow:
+    name = "triton"
+
+    def compile_ahead(self, candidate: Candidate, *_: object) -> None:
+        time.sleep(1.0 if "9.0" in candidate.source else 4.0)
+
+
+def test_asked_candidate_goes_before_foreseen_ones_and_does_not_wait_for_them_long():
+    compilers = Compilers({"triton": _Slow()}, "cuda", count=1)  # type: ignore[dict-item]
+    compilers.expect([request(source=SOURCE.replace("1.0", f"{number}.5")) for number in range(8)])
+    asked = request(source=SOURCE.replace("1.0", "9.0"))
+    compilers.expect([asked])  # foreseen, behind the others
+    compilers.expect([asked], foreseen=False)
+    start = time.monotonic()
+    compilers.wait(asked, 60.0, 30.0)
+    assert time.monotonic() - start < 12.0  # one foreseen compile and its own; eight would take 32 s
+    late = request(source=SOURCE.replace("1.0", "7.5"))
+    start = time.monotonic()
+    compilers.wait(late, 60.0, 0.5)
+    assert time.monotonic() - start < 3.0
 
 
 def test_language_that_cannot_compile_ahead_is_left_alone():
