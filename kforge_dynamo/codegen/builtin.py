@@ -80,17 +80,8 @@ class BuiltinGenerator:
                     return found
         return found
 
-    def foresee(
-        self,
-        task: Task,
-        sizes: Sequence[int],
-        target: Target,
-        numerics: Numerics,
-        history: Sequence[Trial],
-        count: int,
-    ) -> Sequence[Candidate]:
-        """See `agents.generator.Foreseeing`: proposing costs nothing here."""
-        return self.propose(task, sizes, target, numerics, history, count)
+    foresee = propose
+    """See `agents.generator.Foreseeing`: proposing costs nothing here."""
 
 
 def _too_large(history: Sequence[Trial]) -> list[dict[str, object]]:

@@ -31,7 +31,8 @@ _SPLIT_SHARE = 0.74
 """Of the memory's peak, what a split moves. Source: design, one H200: 537 MB in 151 us."""
 _DRAINED, _PROMOTED = 140.0, 20.0
 """What a promotion costs, in elements of K: with and without a break of the loop. Source: `benchmarks/probes/schemes_gpu.py` on
-one H200, fp16x3 each 1024, 512 and 256 of K at three shapes (with a break 1.7 to 5 % from 1024 to 512, without 1.5 to 3 %)."""
+one H200, fp16x3: with a break 1.7 to 5 % from each 1024 to each 512 of K at three shapes; without, at 1024 x 8192 x 8192,
+743, 756, 824 and 848 us for each 512, 256, 128 and 64, which no one number fits."""
 _L2_BYTES = 30e6
 """What of the L2 the running tiles may count on. Source: 50 MB on an H100, in two halves."""
 _EAGER_ERROR, _EAGER_BIASED = 1.55e-8, 4.4e-9
