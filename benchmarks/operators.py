@@ -214,6 +214,7 @@ def run(
 ) -> Tally:
     """All samples; `operators` or `modules` None leaves that half out, an empty list means every one."""
     tally = Tally()
+    ledger.reset()
     with warnings.catch_warnings(), route(way), planted(kind):
         warnings.simplefilter("ignore")
         found: list[Sample] = []

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from kforge_dynamo import ledger
+
 _kept: list[str] = []
 _shared: list[Path] = []
 
@@ -55,6 +57,12 @@ def _turn(alone, folder):
 def same_values_each_run():
     """A test that draws values sees the same ones in every run and in every order."""
     torch.manual_seed(20261130)
+
+
+@pytest.fixture(autouse=True)
+def counts_from_nought():
+    """What an earlier test of this process counted is not found by the next: which tests share a process changes."""
+    ledger.reset()
 
 
 def pytest_collection_modifyitems(items):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from benchmarks import operators
+from kforge_dynamo import ledger
 
 pytestmark = pytest.mark.slow
 
@@ -29,3 +30,9 @@ def test_wrong_result_is_a_fault():
     assert operators._difference([right], [right]) is None
     assert "1 / 3" in operators._difference([wrong], [right])
     assert "eager has 2" in operators._difference([right], [right, right])
+
+
+def test_run_counts_only_what_it_ran():
+    ledger.count("regions")
+    tally = operators.run("float32", False, ["mm"], None, 1, "evaluator", "interpreted")
+    assert tally.samples == 1 and tally.regions == tally.winners
