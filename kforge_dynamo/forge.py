@@ -14,7 +14,19 @@ from kforge_dynamo.agents.generator import Foreseeing, Generator
 from kforge_dynamo.agents.search import Clock, Problem, SearchResult, search
 from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.codec import to_text
-from kforge_dynamo.records.outcome import CacheKey, Provenance, Standing, State, Terms, Timings, Trial, Verdict, Winner
+from kforge_dynamo.records.outcome import (
+    CacheKey,
+    Provenance,
+    Standing,
+    State,
+    Terms,
+    Timings,
+    Trial,
+    Verdict,
+    Winner,
+    compare,
+)
+from kforge_dynamo.records.pairs import won
 from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Domain, Task
 from kforge_dynamo.semantics.cost import least_flops, moved_bytes
@@ -28,7 +40,6 @@ Search = Callable[[Problem, Generator, Callable[[Candidate, str, float], Trial],
 
 _log = logging.getLogger("kforge")
 _WORDS = 300
-_MEANINGFUL = 0.01  # a gain under 1 % is not told from drift between runs, whatever the spread inside one run
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +116,26 @@ PURSE = Purse()
 def shortfall(timings: Sequence[Timings], context: Context, target: Target) -> str | None:
     """Why a right kernel is no winner here, in one sentence with its numbers; None when it wins.
 
-    It wins if its median is below the limit by more than the uncertainty of both medians and by 1 %. The limit is Inductor's time
-    for the region; with a fused consumer it is at most the bare GEMM's time plus the time of the removed traffic.
+    It wins if it takes less than the limit by 1 % and by more than the uncertainty of the comparison (`outcome.compare`: round by
+    round of the run in which both were timed). The limit is Inductor's time for the region; with a fused consumer also the
+    bare GEMM's time plus the time of the removed traffic.
     """
     timing = next((item for item in timings if item.regime == context.regime), None)
     if timing is None:
         return f"it was not timed in the regime {context.regime!r} of this graph"
-    limit_us, name = timing.region.median_us, "Inductor's region"
+    limits = [(timing.region, 0.0, "Inductor's region")]
     if context.fused_consumer and timing.anchor is not None:
         bytes_per_s = target.peak("memory_bytes_per_s")
         saved_us = context.removed_bytes / bytes_per_s * 1e6 if bytes_per_s else 0.0
-        if timing.anchor.median_us + saved_us < limit_us:
-            limit_us, name = timing.anchor.median_us + saved_us, "the bare GEMM, whose epilogue Inductor fuses further on,"
-    uncertain_us = math.hypot(timing.candidate.uncertainty_us, timing.region.uncertainty_us)
-    noise_us = max(uncertain_us, _MEANINGFUL * limit_us)
-    found_us = timing.candidate.median_us
-    if found_us + noise_us < limit_us:
-        return None
-    return f"the fastest right kernel took {found_us:.1f} us against {limit_us:.1f} us of {name} (noise {noise_us:.1f} us)"
+        limits.append((timing.anchor, saved_us, "the bare GEMM, whose epilogue Inductor fuses further on,"))
+    for rival, added_us, name in sorted(limits, key=lambda item: item[0].median_us + item[1]):
+        found = compare(timing.candidate, rival, added_us)
+        if not won(found):
+            times = f"{timing.candidate.median_us:.1f} us against {rival.median_us + added_us:.1f} us of {name}"
+            rounds = f" in {found.pairs} rounds" if found.pairs else ""
+            between = f"{found.value:.3f} of it, 95 %: {found.low:.3f} to {found.high:.3f}{rounds}"
+            return f"the fastest right kernel took {times} ({between})"
+    return None
 
 
 def floor_us(task: Task, sizes: tuple[int, ...], target: Target) -> float | None:

@@ -12,12 +12,11 @@ from kforge_dynamo.rechecks import known
 from kforge_dynamo.records.assignment import Assignment
 from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.codec import to_text
-from kforge_dynamo.records.outcome import Timings, Trial, Winner
+from kforge_dynamo.records.outcome import Timings, Trial, Winner, compare
+from kforge_dynamo.records.pairs import MEANINGFUL
 from kforge_dynamo.records.target import Target
 from kforge_dynamo.store import Store, key_of
 from kforge_dynamo.targets import provenance
-
-_MEANINGFUL = 0.01  # as in `forge.shortfall`
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +63,8 @@ def submit(
 def faster(mine: Timings, other: Timings) -> bool:
     """Whether `mine` is faster than `other` by 1 % and by more than the uncertainty of both runs; each counts by its ratio to
     Inductor's region of its own run, as two runs may have met another load."""
-    shares = [item.uncertainty_us / item.median_us for run in (mine, other) for item in (run.candidate, run.region)]
-    return mine.speedup / other.speedup > 1.0 + max(_MEANINGFUL, math.hypot(*shares))
+    runs = [compare(run.candidate, run.region) for run in (mine, other)]
+    return runs[1].value / runs[0].value > 1.0 + max(MEANINGFUL, math.hypot(*(found.share for found in runs)))
 
 
 def _same(one: Candidate, other: Candidate) -> bool:

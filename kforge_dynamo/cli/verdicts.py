@@ -10,7 +10,7 @@ from rich.table import Table
 
 from kforge_dynamo.records.assignment import Assignment
 from kforge_dynamo.records.codec import digest
-from kforge_dynamo.records.outcome import Measurement, Status, Timings, Trial
+from kforge_dynamo.records.outcome import Measurement, Status, Timings, Trial, compare
 from kforge_dynamo.records.profile import Profile
 from kforge_dynamo.semantics.show_profile import profile_data, show_profile
 
@@ -66,7 +66,9 @@ def as_data(assignment: Assignment, trial: Trial) -> dict[str, Any]:
 
 
 def _timings_data(item: Timings) -> dict[str, Any]:
-    found: dict[str, Any] = {"regime": item.regime, "mode": item.mode, "speedup": item.speedup}
+    share = compare(item.candidate, item.region)
+    between = {"speedup": item.speedup, "speedup_95": [1.0 / share.high, 1.0 / share.low if share.low > 0.0 else None]}
+    found: dict[str, Any] = {"regime": item.regime, "mode": item.mode, **between, "rounds_compared": share.pairs}
     for name, measured in _measured(item):
         found[name] = {
             "median_us": measured.median_us,
@@ -120,7 +122,7 @@ def _timing_table(timings: tuple[Timings, ...]) -> Table:
         table.add_column(name, justify="right" if name.endswith("us") or name == "against" else "left", overflow="fold")
     for item in timings:
         for name, measured in _measured(item):
-            ratio = f"{measured.median_us / item.candidate.median_us:.2f}x" if name != "candidate" else ""
+            ratio = f"{1.0 / compare(item.candidate, measured).value:.2f}x" if name != "candidate" else ""
             numbers = [f"{measured.median_us:.2f}", f"± {measured.uncertainty_us:.2f}", f"{measured.spread_us:.2f}"]
             table.add_row(item.regime, names[name], *numbers, ratio, measured.method)
     return table

@@ -93,14 +93,20 @@ def from_plain(kind: Any, data: Any) -> Any:
 def _from_scalar(kind: Any, data: Any) -> Any:
     if kind is type(None) and data is None:
         return None
-    if kind is float and isinstance(data, dict) and set(data) == {"f"} and isinstance(data["f"], str):
-        try:
-            return float.fromhex(data["f"])
-        except ValueError as error:
-            raise RecordError(f"not a hexadecimal float: {data['f']!r}") from error
+    if kind is float:
+        return _float(data)
     if kind in (bool, int, str) and type(data) is kind:
         return data
     raise RecordError(f"expected {getattr(kind, '__name__', kind)}, found {type(data).__name__}: {str(data)[:60]!r}")
+
+
+def _float(data: Any) -> float:
+    if type(data) is not dict or len(data) != 1 or type(data.get("f")) is not str:
+        raise RecordError(f"expected float, found {type(data).__name__}: {str(data)[:60]!r}")
+    try:
+        return float.fromhex(data["f"])
+    except (ValueError, OverflowError) as error:
+        raise RecordError(f"not a hexadecimal float: {data['f']!r}") from error
 
 
 def _from_union(kind: Any, data: Any) -> Any:
@@ -117,6 +123,8 @@ def _from_tuple(kind: Any, data: Any) -> Any:
         raise RecordError(f"expected a list, found {type(data).__name__}")
     members = typing.get_args(kind)
     if len(members) == 2 and members[1] is Ellipsis:
+        if members[0] is float:  # samples: most of what a stored winner holds
+            return tuple(_float(item) for item in data)
         return tuple(from_plain(members[0], item) for item in data)
     if len(members) != len(data):
         raise RecordError(f"expected {len(members)} items, found {len(data)}")

@@ -9,6 +9,7 @@ from enum import Enum
 
 from kforge_dynamo.records.candidate import Candidate
 from kforge_dynamo.records.codec import LATER
+from kforge_dynamo.records.pairs import USUAL, Interval, median_interval, numbers_of
 from kforge_dynamo.records.profile import Profile
 from kforge_dynamo.records.task import Domain
 
@@ -52,14 +53,23 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """All samples of one timing, in microseconds, and how they were taken."""
+    """All samples of one timing, in microseconds, and how they were taken; `rounds` says in which rounds of an interleaved
+    run, as ranges ("0-4,6-30"), and is empty where that was not kept."""
 
     samples_us: tuple[float, ...]
     method: str
+    rounds: str = field(default="", metadata=LATER)
 
     def __post_init__(self) -> None:
         if not self.samples_us:
             raise ValueError("a measurement needs at least one sample; not measured is None")
+        if self.rounds:
+            numbers_of(self.rounds, len(self.samples_us))
+
+    @property
+    def by_round(self) -> dict[int, float]:
+        """The samples by the number of their round; empty where the rounds are not known."""
+        return dict(zip(numbers_of(self.rounds, len(self.samples_us)), self.samples_us, strict=True)) if self.rounds else {}
 
     @property
     def median_us(self) -> float:
@@ -84,6 +94,20 @@ class Measurement:
         return high - low
 
 
+def compare(over: Measurement, under: Measurement, added_us: float = 0.0, sure: float = USUAL) -> Interval:
+    """`over` as a share of `under` plus `added_us`: the median over the rounds in which both were sampled.
+
+    Where too few such rounds are known the medians are compared instead, by the uncertainty of both (about 95 %).
+    """
+    mine, other = over.by_round, under.by_round
+    found = median_interval([mine[number] / (other[number] + added_us) for number in mine if number in other], sure)
+    if found is not None:
+        return found
+    limit_us = under.median_us + added_us
+    share, noise = over.median_us / limit_us, math.hypot(over.uncertainty_us, under.uncertainty_us) / limit_us
+    return Interval(share, share - noise, share + noise, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Timings:
     """One interleaved run: the candidate, Inductor's version of the region, the bare GEMM.
@@ -99,8 +123,8 @@ class Timings:
 
     @property
     def speedup(self) -> float:
-        """Ratio of medians: Inductor's region over the candidate."""
-        return self.region.median_us / self.candidate.median_us
+        """Inductor's region over the candidate; see `compare`."""
+        return 1.0 / compare(self.candidate, self.region).value
 
 
 @dataclass(frozen=True, slots=True)

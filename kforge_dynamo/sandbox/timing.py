@@ -1,9 +1,10 @@
 """How fast: the candidate, Inductor's region and the bare GEMM in one interleaved run.
 
-Samples of the contestants alternate in rotating order, so drift of a shared machine meets all alike; a sample is several
-calls, each on other inputs at other addresses. "wall" is the host clock around the calls, the device drained before and
-after. "replay" is the same calls in a CUDA graph. On a GPU the inputs in rotation exceed the L2 cache twice where memory
-allows, so calls find it cold. The last output of every sample of the candidate is compared with the verified one.
+Samples of the contestants alternate, a round in every order in turn, so drift of a shared machine meets all alike, and are
+compared round by round (`records.pairs`); a sample is several calls, each on other inputs at other addresses. "wall" is the
+host clock around the calls, the device drained before and after. "replay" is the same calls in a CUDA graph. On a GPU the
+inputs in rotation exceed the L2 cache twice where memory allows, so calls find it cold. The last output of every sample of
+the candidate is compared with the verified one.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from kforge_dynamo.records.outcome import Measurement
+from kforge_dynamo.records.pairs import STRICT, lost, median_interval, numbers_text, won
 from kforge_dynamo.records.target import Target
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.sandbox.capture import leave_capture
@@ -40,6 +42,7 @@ _WARM_CALLS = 2
 _THREADS = Path("/proc/self/task")
 _DISTURBED_SHARE = 0.05
 _PATIENCE = 3.0  # times the budget, where other work disturbs
+_MOST_ROUNDS = 256
 UNSTABLE_SPREAD = 0.5
 _SAME_SHARE = 0.02
 _FEWEST_APART = 10  # samples of which two medians can be made
@@ -47,15 +50,20 @@ _FEWEST_APART = 10  # samples of which two medians can be made
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long a run may take, how many samples it must and may have, and how many undisturbed ones stand for all."""
+    """How long a run may take, how many samples it must and may have, and how many undisturbed ones stand for all.
+
+    With `close` the run ends when it is clear whether the candidate beats the region, which is asked after the fewest rounds and
+    each time their number has doubled, and goes on to so many rounds while it is not.
+    """
 
     budget_s: float
     fewest: int
     most: int
     undisturbed: int
+    close: int = 0
 
 
-EFFORTS = {"search": Effort(0.4, 5, 11, 3), "final": Effort(1.5, 15, 31, 15)}
+EFFORTS = {"search": Effort(0.4, 5, 11, 3), "final": Effort(1.5, 15, 31, 15, 127)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +94,13 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Microseconds a call of each contestant, or what was wrong with a timed output."""
+    """Microseconds a call of each contestant, or what was wrong with a timed output; `taken` are the rounds of its samples."""
 
     by_name: dict[str, tuple[float, ...]]
     calls_a_sample: dict[str, int]
     rounds: int
     fault: str | None
+    taken: dict[str, str] = field(default_factory=dict)
 
 
 def roofline_us(task: Task, sizes: Sequence[int], target: Target, unread: Sequence[int] = ()) -> float | None:
@@ -145,37 +154,65 @@ def disagreement(samples: Sequence[float]) -> str | None:
 def sample_wall(contest: Contest, effort: Effort) -> Samples:
     """Host-clock samples of all contestants, interleaved.
 
-    On a CPU, samples during which a thread of this process waited for a core are set aside, where enough others are found in
-    time: they tell of the machine's other work.
+    On a CPU, samples during which a thread of this process waited for a core are set aside, where enough rounds without are
+    found in time: they tell of the machine's other work.
     """
     take = contest.sampler or sampler(contest.calls, contest.rotation, contest.device)
-    estimates = {name: _estimate_s(take, name, contest.rotation) for name in contest.calls}
+    names = list(contest.calls)
+    estimates = {name: _estimate_s(take, name, contest.rotation) for name in names}
     rounds, counts = _shares(estimates, effort)
-    kept: dict[str, list[float]] = {name: [] for name in contest.calls}
-    every: dict[str, list[float]] = {name: [] for name in contest.calls}
-    order = list(contest.calls)
+    every: dict[str, dict[int, float]] = {name: {} for name in names}
+    kept: dict[str, dict[int, float]] = {name: {} for name in names}
     start, turn = time.monotonic(), 0
     with _no_collection():
         while not _enough(kept, rounds, effort, turn, time.monotonic() - start):
-            for name in order[turn % len(order) :] + order[: turn % len(order)]:
+            for name in order_of(names, turn):
                 taken = take(name, counts[name], turn)
-                every[name].append(taken.seconds / counts[name] * 1e6)
+                every[name][turn] = taken.seconds / counts[name] * 1e6
                 if taken.waited_s <= _DISTURBED_SHARE * taken.seconds:
-                    kept[name].append(every[name][-1])
+                    kept[name][turn] = every[name][turn]
                 fault = contest.check(taken.last, taken.outputs) if name == "candidate" else None
                 if fault is not None:
                     return Samples({}, counts, 0, fault)
             turn += 1
-    chosen = kept if min(len(found) for found in kept.values()) >= effort.undisturbed else every
-    return Samples({name: tuple(found) for name, found in chosen.items()}, counts, turn, None)
+    chosen = kept if _pairs(kept) >= effort.undisturbed else every
+    by_name = {name: tuple(found.values()) for name, found in chosen.items()}
+    return Samples(by_name, counts, turn, None, {name: numbers_text([*found]) for name, found in chosen.items()})
 
 
-def _enough(kept: dict[str, list[float]], rounds: int, effort: Effort, turn: int, elapsed_s: float) -> bool:
+def order_of(names: Sequence[str], turn: int) -> list[str]:
+    """Who comes when in a round: of up to three contestants in all orders in turn, so each is as often behind each other one."""
+    step = turn // 2 % len(names)
+    turned = [*names[step:], *names[:step]]
+    return turned if turn % 2 == 0 else turned[::-1]
+
+
+def _pairs(kept: dict[str, dict[int, float]]) -> int:
+    """Rounds in which no contestant's sample was set aside."""
+    return len(set.intersection(*(set(found) for found in kept.values())))
+
+
+def _enough(kept: dict[str, dict[int, float]], rounds: int, effort: Effort, turn: int, elapsed_s: float) -> bool:
     if turn < effort.fewest:
         return False
-    if elapsed_s > _PATIENCE * effort.budget_s:
+    pairs = _pairs(kept)
+    if elapsed_s > _PATIENCE * effort.budget_s or turn >= _MOST_ROUNDS:
         return True
-    return min(len(found) for found in kept.values()) >= min(rounds, effort.most)
+    if pairs >= max(effort.close, min(rounds, effort.most)):
+        return True
+    if not effort.close or "region" not in kept:
+        return pairs >= min(rounds, effort.most)
+    if elapsed_s > effort.budget_s and pairs >= min(rounds, effort.most):
+        return True
+    return (pairs + 1) in {(effort.fewest + 1) << step for step in range(8)} and _clear(kept)
+
+
+def _clear(kept: dict[str, dict[int, float]]) -> bool:
+    """Whether more rounds would hardly change the answer. A gain must be surer than the rule for winners asks, as this is asked
+    several times of one run; that there is none may be wrong at the usual rate, and only costs a winner."""
+    shares = [value / kept["region"][turn] for turn, value in kept["candidate"].items() if turn in kept["region"]]
+    surely, usually = median_interval(shares, STRICT), median_interval(shares)
+    return (surely is not None and won(surely)) or (usually is not None and lost(usually))
 
 
 def _waited_s(device: torch.device) -> float:
@@ -266,7 +303,7 @@ def sample_replay(contest: Contest, effort: Effort) -> Samples | None:
     inner = Contest({name: replay(name) for name in graphs}, 1, check, contest.device)
     found = sample_wall(inner, effort)
     scaled = {name: tuple(value / contest.rotation for value in values) for name, values in found.by_name.items()}
-    return Samples(scaled, found.calls_a_sample, found.rounds, found.fault)
+    return replace(found, by_name=scaled)
 
 
 def _captured(call: Call, contest: Contest) -> tuple[torch.cuda.CUDAGraph, list[Sequence[torch.Tensor]]] | None:
@@ -290,4 +327,4 @@ def measurement(samples: Samples, name: str, regime: str, rotation: int) -> Meas
     count = samples.calls_a_sample[name]
     taken = f"{len(samples.by_name[name])} of {samples.rounds} samples of {count} calls"
     method = f"{regime}: {taken}, interleaved, {rotation} sets of inputs"
-    return Measurement(samples.by_name[name], method)
+    return Measurement(samples.by_name[name], method, samples.taken.get(name, ""))
