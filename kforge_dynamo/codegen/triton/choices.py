@@ -97,7 +97,11 @@ def _bases(task: Task, product: Product, sizes: Mapping[str, int], target: Targe
     if rows <= _LEFT_ROWS:
         for m, n, k, warps, stages in _TURNED_TILES:
             length = _lengths(depth, k)[-1] if len(scheme.products) > 1 and not scheme.scaled else 0
-            yield Schedule(name, m, n, k, 8, warps, stages, copies="left", together=True, promote=length)
+            base = Schedule(name, m, n, k, 8, warps, stages, copies="left", together=True, promote=length)
+            yield base
+            if scheme.scaled and isinstance(product.depth, int):
+                lengths = _lengths(depth, k) if len(scheme.products) > 1 else (0,)
+                yield from (replace(base, sampled=True, promote=length) for length in lengths)
 
 
 def _lengths(depth: int, block_k: int) -> list[int]:
@@ -190,6 +194,7 @@ def sensible(task: Task, product: Product, schedule: Schedule, target: Target) -
         schedule.copies == "left" and (not schedule.together or schedule.block_n < 64),
         schedule.together and ((scheme.parts == 1 and schedule.copies != "left") or schedule.copies == "none"),
         schedule.drain and not schedule.promote,
+        schedule.sampled and (schedule.copies != "left" or not scheme.scaled or not isinstance(product.depth, int)),
     )
     if any(senseless):
         return False

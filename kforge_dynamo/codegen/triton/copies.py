@@ -80,6 +80,11 @@ def copies_of(task: Task, product: Product, schedule: Schedule) -> tuple[Copy, .
     return tuple(copy_of(task, product, schedule, side) for side in sides)
 
 
+def scaled_by_sample(task: Task, product: Product, schedule: Schedule) -> tuple[Copy, ...]:
+    """The right operand, of which a schedule makes no copy but knows the scales."""
+    return (copy_of(task, product, schedule, "right"),) if schedule.sampled else ()
+
+
 def split_kernel(task: Task, product: Product, copy: Copy) -> Kernel:
     """The launch that fills a copy: a program holds whole lines, or walks over them twice where they are too long or lie
     side by side in memory."""
@@ -92,7 +97,7 @@ def split_kernel(task: Task, product: Product, copy: Copy) -> Kernel:
     rows = copy.rows if copy.rows.isdigit() else signature.size(copy.rows)
     depth = "K" if isinstance(product.depth, int) else signature.size(product.depth)
     whole = copy.depth if copy.depth.isdigit() else signature.size(copy.depth)
-    place = _line_place(task, product, copy, signature, head)
+    place = line_place(task, product, copy, signature, head)
     pointer = " + ".join([signature.input(number), *place, f"{times_text('k', stride)}[None, :]"])
     cut = "" if isinstance(product.depth, int) and product.depth % block == 0 else f" & (k < {depth})[None, :]"
     load = f"x = tl.load({pointer}, mask=line_ok[:, None]{cut}, other=0.0)"
@@ -138,10 +143,11 @@ def _walked(copy: Copy, signature: Signature, load: str, whole: str, block: int)
     return [*(first if copy.scheme.redone else []), *_found_scale(copy, signature), *looped]
 
 
-def scale_lines(top: str) -> list[str]:
-    """`scale` for lines whose largest magnitudes are `top`, and in `back` what undoes it."""
+def scale_lines(top: str, target: int = _TARGET) -> list[str]:
+    """`scale` for lines whose largest magnitudes are `top`, and in `back` what undoes it. `target` is the sum of the biased
+    exponents of the largest element and of the scale."""
     return [
-        f"up = tl.minimum({_TARGET} - (({top}.to(tl.int32, bitcast=True) >> 23) & 255), {_LARGEST})",
+        f"up = tl.minimum({target} - (({top}.to(tl.int32, bitcast=True) >> 23) & 255), {_LARGEST})",
         "scale = (up << 23).to(tl.float32, bitcast=True)",
         "back = ((254 - up) << 23).to(tl.float32, bitcast=True)",
     ]
@@ -179,8 +185,8 @@ def _stored(copy: Copy, signature: Signature, whole: str, cut: str) -> list[str]
     return [*part_lines("x", "x", copy.scheme), *stores]
 
 
-def _line_place(task: Task, product: Product, copy: Copy, signature: Signature, head: list[str]) -> list[str]:
-    """Offsets of the lines in the operand."""
+def line_place(task: Task, product: Product, copy: Copy, signature: Signature, head: list[str]) -> list[str]:
+    """Offsets in the operand of the lines `line`, a column of the block."""
     if copy.side == "left":
         rows = RowIndex(task, signature, head, 0, "line")
         terms = row_terms(task, signature, product.lhs)

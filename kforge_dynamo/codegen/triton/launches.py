@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kforge_dynamo.codegen.triton.columns import column_kernels
-from kforge_dynamo.codegen.triton.copies import copies_of, split_kernel
+from kforge_dynamo.codegen.triton.copies import copies_of, scaled_by_sample, split_kernel
 from kforge_dynamo.codegen.triton.expressions import REGISTER
 from kforge_dynamo.codegen.triton.forms import Unsupported
 from kforge_dynamo.codegen.triton.kernel import Kernel
 from kforge_dynamo.codegen.triton.product import ProductKernel
 from kforge_dynamo.codegen.triton.rows import row_kernels
+from kforge_dynamo.codegen.triton.samples import sample_kernel
 from kforge_dynamo.codegen.triton.schedule import Schedule
 from kforge_dynamo.codegen.triton.schemes import scheme_of
 from kforge_dynamo.codegen.triton.stages import stages_of
@@ -28,6 +29,7 @@ def kernels_of(task: Task, schedule: Schedule, units: int) -> list[Kernel]:
     kernels = []
     if product is not None:
         kernels += [split_kernel(task, product, copy) for copy in copies_of(task, product, schedule)]
+        kernels += [sample_kernel(task, product, copy) for copy in scaled_by_sample(task, product, schedule)]
         kernels.append(ProductKernel(task, product, schedule, stages, units).kernel())
         if scheme_of(schedule.scheme).redone:
             # parts of K are cut at multiples of its block, so a split keeps it; else a smaller one compiles in half the time

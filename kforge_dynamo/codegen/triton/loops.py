@@ -30,6 +30,8 @@ class Loop:
             raise Unsupported("the products of one part are one product")
         if (schedule.copies == "none" and schedule.together) or (self.turned and not schedule.together):
             raise Unsupported("products come together where both operands' parts are at hand")
+        if schedule.sampled and not (self.turned and self.scheme.scaled):
+            raise Unsupported("scales are sampled of a right operand that is split in registers")
 
     def lines(self, first: str, last: str) -> list[str]:
         """The loop."""
@@ -66,7 +68,7 @@ class Loop:
     @property
     def _each_block(self) -> bool:
         """Whether scales that are known for a block of K only make each block promote."""
-        return self.turned and self.scheme.scaled
+        return self.turned and self.scheme.scaled and not self.schedule.sampled
 
     def _step(self, into: str) -> list[str]:
         if self.turned:
@@ -88,10 +90,12 @@ class Loop:
     def _turned_step(self, into: str) -> list[str]:
         """The right operand comes as it is, one line a column, and is split in registers, which feed the tensor cores."""
         lines = [f"y = tl.trans({self.operands.loads[1]})"]
-        if self.scheme.redone:
-            lines.append("top = tl.max(tl.abs(y), axis=1)")
-        lines += scale_lines("top") if self.scheme.scaled else []
-        lines += [*prepared_lines("y", self.scheme), *part_lines("y", "y", self.scheme)]
+        if self.schedule.sampled:
+            lines.append("y = y * scale[:, None]")
+        else:
+            lines += ["top = tl.max(tl.abs(y), axis=1)"] if self.scheme.redone else []
+            lines += [*(scale_lines("top") if self.scheme.scaled else []), *prepared_lines("y", self.scheme)]
+        lines += part_lines("y", "y", self.scheme)
         lines += [f"x{part} = tl.trans({text})" for part, text in self._part_loads(0)]
         sums = [f"{into} = tl.dot(y{b}, x{a}, {into})" for a, b in self.scheme.products]
         if not self._each_block:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kforge_dynamo.codegen.triton.copies import Copy, copies_of
+from kforge_dynamo.codegen.triton.copies import Copy, copies_of, scaled_by_sample
 from kforge_dynamo.codegen.triton.epilogue import Epilogue
 from kforge_dynamo.codegen.triton.forms import Unsupported
 from kforge_dynamo.codegen.triton.kernel import Kernel
@@ -150,10 +150,11 @@ class ProductKernel:
         schedule = self.schedule
         if self.exact:
             promote = _EXACT_CHUNK * schedule.block_k
-            schedule = replace(schedule, scheme="ieee", copies="none", together=False, promote=promote, drain=True)
+            schedule = replace(schedule, scheme="ieee", copies="none", together=False, sampled=False, promote=promote, drain=True)
         copies = copies_of(self.task, self.product, schedule)
         operands = self._operands(schedule, copies)
-        loop = Loop(schedule, operands, scale_texts(copies, self.signature))
+        scaled = (*copies, *scaled_by_sample(self.task, self.product, schedule))
+        loop = Loop(schedule, operands, scale_texts(scaled, self.signature))
         return [*self._part_lines(), *operands.before, *loop.lines(*self._range(copies))]
 
     def _operands(self, schedule: Schedule, copies: Sequence[Copy]) -> Operands:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from kforge_dynamo.codegen.triton.copies import Copy
+from dataclasses import replace
+
+from kforge_dynamo.codegen.triton.copies import Copy, scaled_by_sample
 from kforge_dynamo.codegen.triton.operands import Operands, Side, joined, right_by_descriptor, right_by_pointer
+from kforge_dynamo.codegen.triton.samples import scaled_lines
 from kforge_dynamo.codegen.triton.schedule import Schedule
 from kforge_dynamo.codegen.triton.signature import Signature, times
 from kforge_dynamo.codegen.triton.tiles import Product
@@ -13,6 +16,8 @@ from kforge_dynamo.records.task import Task
 def by_copies(task: Task, product: Product, schedule: Schedule, signature: Signature, left: Copy, right: Copy | None) -> Operands:
     """The left operand from its copy, and the right one too, or without a copy as it lies in memory."""
     one = _left(task, product, schedule, signature, left)
+    for copy in scaled_by_sample(task, product, schedule):
+        one = replace(one, before=(*one.before, f"right_line = {_columns(product)}", *scaled_lines(copy, signature)))
     if right is not None:
         return joined(one, _right(task, product, schedule, signature, right))
     if schedule.descriptors:
@@ -40,9 +45,13 @@ def _left(task: Task, product: Product, schedule: Schedule, signature: Signature
 
 def _right(task: Task, product: Product, schedule: Schedule, signature: Signature, copy: Copy) -> Side:
     start = "batch * N + tile_n * BLOCK_N" if product.batch else "tile_n * BLOCK_N"
-    inside = "tl.minimum(tile_n * BLOCK_N + tl.arange(0, BLOCK_N), N - 1)"
-    side = _side(schedule, signature, copy, start, f"batch * N + {inside}" if product.batch else inside, schedule.block_n)
+    side = _side(schedule, signature, copy, start, _columns(product), schedule.block_n)
     return Side(side.before, f"tl.trans({side.load})", side.after)
+
+
+def _columns(product: Product) -> str:
+    inside = "tl.minimum(tile_n * BLOCK_N + tl.arange(0, BLOCK_N), N - 1)"
+    return f"batch * N + {inside}" if product.batch else inside
 
 
 def _side(schedule: Schedule, signature: Signature, copy: Copy, start: str, lines: str, block: int) -> Side:

@@ -24,7 +24,8 @@ class Schedule:
 
     `copies`: "none" multiplies operands as they lie in memory, rounded or split on the way; "both" reads parts of them that
     launches before the product left in scratch memory, "left" parts of the left operand only, while the right one is split
-    in registers. `together`: the products of parts come from one load of each block of K instead of one pass over K each.
+    in registers: by a scale for each block of K, or with `sampled` by one from a sample of each column. `together`: the
+    products of parts come from one load of each block of K instead of one pass over K each.
     `promote`: the accumulator is added to a second one each so much of K (0: never), by a condition inside the loop over
     K or, with `drain`, between loops, whose loads in flight end with them.
 
@@ -51,6 +52,7 @@ class Schedule:
     together: bool = field(default=False, metadata=LATER)
     promote: int = field(default=0, metadata=LATER)
     drain: bool = field(default=False, metadata=LATER)
+    sampled: bool = field(default=False, metadata=LATER)
     fold: bool = field(default=False, metadata=LATER)
 
     @property

@@ -17,12 +17,12 @@ three hold all 24 bits. Let S be the sum over k of |a_ik| |b_kj|, and sigma S wh
 
 **Scales.** fp16 has few exponents. So every row of the left and every column of the right operand is multiplied by a power of
 two that brings its largest element to [2^14, 2^15): exact, without overflow, and undone when the product is complete. (A
-right operand that is split in registers has a scale for each block of K, undone with that block.) An element loses what
-lies below fp16's smallest step 2^-24, at most 2^-25, which is 2^-39 of the largest. Summed over K terms that is at most
-2^-39 sqrt(K) |a_i| |b_j| a side (Euclidean norms of row and column): below sigma for K to 2^30. It is no bound component by
-component: a large element that meets a zero weight sets the scale of all others, which is why the fp16 schemes are not for
-`strict`. A scale is at most 2^125; fp32 numbers are multiples of 2^-149, so a row that this leaves below 2^14 consists of
-multiples of 2^-24 and loses nothing.
+right operand that is split in registers has a scale for each block of K, undone with that block, or one that `samples` finds.)
+An element loses what lies below fp16's smallest step 2^-24, at most 2^-25, which is 2^-39 of the largest. Summed over K terms
+that is at most 2^-39 sqrt(K) |a_i| |b_j| a side (Euclidean norms of row and column): below sigma for K to 2^30. It is no bound
+component by component: a large element that meets a zero weight sets the scale of all others, which is why the fp16 schemes
+are not for `strict`. A scale is at most 2^125; fp32 numbers are multiples of 2^-149, so a row that this leaves below 2^14
+consists of multiples of 2^-24 and loses nothing.
 bf16 has fp32's exponents and needs no scale; what a third part has below 2^-133 is lost, at most 2^-134 an element.
 
 **Accumulation.** Tensor cores truncate: adding 16 products (tf32: 8) to an accumulator is off by at most t = 2^-22 of the largest
@@ -147,12 +147,12 @@ def allowed(setting: str, features: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def worst_error(name: str, depth: int, promote: int, together: bool = False) -> float:
+def worst_error(name: str, depth: int, promote: int, together: bool = False, sampled: bool = False) -> float:
     """The bound above as a multiple of |a_i| |b_j|, for K = `depth` and promotion each `promote` of it (0: never)."""
     scheme = scheme_of(name)
     if name == "ieee":
         return depth * 2.0**-24
     chain = min(promote or depth, depth)
-    scales = 2.0**-38 * depth**0.5 if scheme.scaled else 0.0
+    scales = (2.0**-38 + (2.0**-32 if sampled else 0.0)) * depth**0.5 if scheme.scaled else 0.0
     added = chain / (8 if scheme.dot is not None else 16) * (scheme.passes if together else 1)
     return scheme.error + scales + 2.0**-22 * (added + 1) + 2.0**-24 * (depth / chain + 2)

@@ -39,6 +39,21 @@ SPLIT = {
     "weight split in registers": Schedule(
         "fp16x3", 64, 128, 64, 8, 8, 3, copies="left", together=True, descriptors=True, persistent=True
     ),
+    "weight split in registers by sampled scales": Schedule(
+        "fp16x3",
+        128,
+        128,
+        64,
+        8,
+        8,
+        3,
+        copies="left",
+        together=True,
+        sampled=True,
+        promote=512,
+        descriptors=True,
+        persistent=True,
+    ),
     "fp16 rows": Schedule("fp16_rows", 128, 256, 64, 8, 8, 3, copies="both", cuts=2, **WALKED),
     "tf32 in two, promoted": Schedule("tf32x3", 64, 128, 32, 8, 8, 3, promote=256),
 }

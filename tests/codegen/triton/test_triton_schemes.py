@@ -35,6 +35,11 @@ FORMS = {
     "in registers": schedule("fp16x3", copies="left", together=True, promote=0, block_n=64),
     "in registers, promoted": schedule("bf16x6", copies="left", together=True, block_n=64, descriptors=True),
     "in registers, parts of K": schedule("fp16x3", copies="left", together=True, promote=0, split=2),
+    "in registers, sampled": schedule("fp16x3", copies="left", together=True, sampled=True, block_n=64),
+    "in registers, sampled, parts of K": schedule("fp16x4", copies="left", together=True, sampled=True, split=2),
+    "in registers, sampled, by descriptors": schedule(
+        "fp16x3", copies="left", together=True, sampled=True, block_n=64, **WALKING
+    ),
     "nine": schedule("bf16x9", promote=0),
     "promoted as it is": schedule("tf32x3", copies="none"),
     "promoted as it is with breaks": schedule("tf32x3", copies="none", drain=True),
@@ -79,6 +84,7 @@ FILLS = ("normal", "same sign", "lognormal", "scaled", "extreme", "tiny", "one h
 FP32 = {
     "fp16x3": FORMS["passes"],
     "fp16x3 in registers": FORMS["in registers"],
+    "fp16x3 in registers, sampled": FORMS["in registers, sampled"],
     "fp16x4": FORMS["together"],
     "bf16x6": schedule("bf16x6"),
     "bf16x9": FORMS["nine"],
@@ -93,7 +99,7 @@ def test_schemes_for_fp32_keep_their_bound_on_adversarial_operands(interpret, na
     chosen = FP32[name]
     result = interpret(bare(70), chosen, (20,), fill=fill)
     assert result["outputs"][0]["classes"] and not result["changed"]
-    bound = worst_error(chosen.scheme, 70, chosen.promote, chosen.together)
+    bound = worst_error(chosen.scheme, 70, chosen.promote, chosen.together, chosen.sampled)
     assert result["norms"] <= bound
     if not SCHEMES[chosen.scheme].scaled:
         assert result["terms"] <= bound
@@ -101,7 +107,7 @@ def test_schemes_for_fp32_keep_their_bound_on_adversarial_operands(interpret, na
 
 @pytest.mark.parametrize("strides", [(0, "dense", 1), (0, "pitch", 1), (0, 1, "pitch")])
 def test_split_follows_the_strides_of_the_weight(interpret, strides):
-    for form in ("passes", "in registers"):
+    for form in ("passes", "in registers", "in registers, sampled"):
         gate(interpret(bare(50, 40, strides), FORMS[form], (33,)))
 
 

@@ -9,6 +9,7 @@ import pathlib
 import sys
 import tempfile
 import traceback
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -96,7 +97,12 @@ def answer(request: dict) -> dict:
     sizes = dict(zip(task.axes, request["sizes"], strict=True))
     noise = torch.Generator().manual_seed(request["seed"])
     inputs = [tensor_for(spec, sizes, noise, request["fill"]) for spec in task.inputs]
+    if request["weight"] is not None:
+        inputs[1].copy_(torch.tensor(request["weight"]).t())
     candidate = generator.emit(task, schedule, request["sizes"], HOPPER, HIGHEST)
+    if request["once"]:
+        launches = tuple(item for item in candidate.plan.launches if not item.kernel.endswith("_exact"))
+        candidate = replace(candidate, plan=replace(candidate.plan, launches=launches))
     with tempfile.TemporaryDirectory() as folder:
         artifact = LANGUAGE.build(candidate, task, HOPPER, pathlib.Path(folder))
         launch = LANGUAGE.load(artifact, candidate, task, canonical_dims(task))
@@ -111,6 +117,7 @@ def answer(request: dict) -> dict:
         **again,
         "launches": [item.kernel for item in candidate.plan.launches],
         "changed": changed,
+        "lost": [column for column, some in enumerate((~outputs[0].isfinite()).flatten(0, -2).any(dim=0).tolist()) if some],
         "outputs": [judged(*group) for group in zip(outputs, eager, oracle, strict=True)],
     } | (relative(inputs, outputs[0], oracle[0]) if len(task.nodes) == 1 and task.anchor is not None else {})
 
