@@ -13,13 +13,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.totals import Row, ratio_of, spliced, totals
 from kforge_dynamo.cli.measure import geomean
 
 HERE = Path(__file__).resolve().parent
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
-PRECISION_NAMES = {"fp32": "fp32 `highest`", "bf16": "bf16", "mixed": "fp32 tensors, `mixed`"}
+PRECISION_NAMES = {
+    "fp32": "fp32 `highest`",
+    "strict": "fp32 `strict`",
+    "high": "fp32 `high`",
+    "medium": "fp32 `medium`",
+    "mixed": "fp32 tensors, `mixed`",
+    "bf16": "bf16",
+}
 
-Row = dict[str, Any]
 Key = tuple[str, str, str, str, str, str]
 
 
@@ -48,11 +55,6 @@ def read(paths: Sequence[Path]) -> dict[Key, list[Row]]:
                 rows.append({"row": {"id": int(number)}, "failure": reason})
         rows.sort(key=lambda row: row["row"]["id"])
     return tables
-
-
-def spliced(row: Row) -> bool:
-    """Whether a winner really ran in this row."""
-    return bool(row["kforge"]) and row["kforge"]["stats"].get("spliced", 0) > 0
 
 
 def outcome(row: Row) -> str:
@@ -100,24 +102,24 @@ def cells(row: Row) -> list[str]:
     ]
 
 
-def shown(values: list[float]) -> str:
-    """Their geometric mean."""
-    mean = geomean(values)
-    return "-" if mean is None else f"{mean:.2f}x"
+def mean_text(value: float | None) -> str:
+    """A geometric mean, a dash for none."""
+    return "-" if value is None else f"{value:.2f}x"
 
 
-def totals(rows: list[Row]) -> str:
+def numbers_text(numbers: Sequence[int]) -> str:
+    """Workloads' numbers, or that there are none."""
+    return ", ".join(str(number) for number in numbers) or "none"
+
+
+def sentence(rows: list[Row]) -> str:
     """The sentence under a table."""
-    measured = [(row, row["device_ratio"] or row["wall_ratio"]) for row in rows if not row.get("failure")]
-    measured = [(row, ratio) for row, ratio in measured if ratio]
-    values = [ratio["value"] for _, ratio in measured]
-    won = [ratio["value"] for row, ratio in measured if spliced(row)]
-    losses = [str(row["row"]["id"]) for row, ratio in measured if spliced(row) and ratio["high"] < 1.0]
-    wrong = [str(row["row"]["id"]) for row, _ in measured if row["error"]["right"] is False]
-    plain = [ratio["value"] for row, ratio in measured if row["kind"] != "algebra"]
+    found = totals(rows)
+    won = [ratio["value"] for row in rows if (ratio := ratio_of(row)) and spliced(row)]
     return (
-        f"Geometric mean {shown(values)} over {len(values)} rows, {shown(plain)} without the algebraic ones, "
-        f"{shown(won)} over the {len(won)} spliced. Losses: {', '.join(losses) or 'none'}. Wrong: {', '.join(wrong) or 'none'}."
+        f"Geometric mean {mean_text(found.means['37'])} over {found.rows} rows, {mean_text(found.means['33'])} without the "
+        f"algebraic ones, {mean_text(geomean(won))} over the {len(won)} spliced. Losses: {numbers_text(found.losses)}. "
+        f"Wrong: {numbers_text(found.wrong)}."
     )
 
 
@@ -153,7 +155,7 @@ def table(key: Key, rows: list[Row]) -> str:
         "|" + " --- |" * len(heads),
         *("| " + " | ".join(cells(row)) + " |" for row in rows),
         "",
-        totals(rows),
+        sentence(rows),
         "",
     ]
     return "\n".join(lines)

@@ -16,9 +16,6 @@ from benchmarks import kernelbench, variants, workloads
 from benchmarks.place import place
 from kforge_dynamo.cli import compare, measure
 
-PRECISIONS = ("fp32", "bf16", "mixed")
-"""fp32 at `highest`; the whole model in bf16; fp32 tensors with fp16 operands where a winner wants them."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
@@ -40,8 +37,8 @@ class Order:
 def kforge_options(order: Order) -> dict[str, Any]:
     """The budget is per region; a process measures many rows, so its own budget must not end with the first."""
     options: dict[str, Any] = {"budget_s": 86400.0, "region_budget_s": order.budget_s}
-    if order.precision == "mixed":
-        options["precision"] = "mixed"
+    if order.precision in ("mixed", "strict"):
+        options["precision"] = order.precision
     return options | order.options
 
 
@@ -134,6 +131,8 @@ def regions() -> dict[str, Any]:
             "reason": r.reason,
             "speedup": r.speedup,
             "error_ratio": r.error_ratio,
+            "schedule": r.schedule,
+            "roofline_share": round(r.floor_us / r.candidate_us, 4) if r.floor_us and r.candidate_us else None,
         }
         for r in kforge_dynamo.report()
     ]
@@ -152,7 +151,7 @@ def clean(device: str) -> None:
 def measure_row(order: Order) -> dict[str, Any]:
     """The row as it is stored, without what names it."""
     clean(order.device)
-    torch.set_float32_matmul_precision("highest")
+    torch.set_float32_matmul_precision(order.precision if order.precision in ("high", "medium") else "highest")
     with torch.no_grad():
         case = build(order)
         made = compile_all(order, case)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import select
@@ -22,7 +23,18 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-PRECISIONS = ("fp32", "bf16", "mixed")
+PRECISIONS = {
+    "highest": "fp32",
+    "fp32": "fp32",
+    "strict": "strict",
+    "high": "high",
+    "medium": "medium",
+    "mixed": "mixed",
+    "bf16": "bf16",
+}
+"""What a row calls each setting: fp32 tensors under what is promised of their products, or the whole model in bf16."""
+SCALES = {"v0.1": "small", "small": "small", "cpu": "cpu", "full": "full"}
+"""Sizes: of the benchmark's first release, scaled for a CPU, of its present release."""
 START_S = 180.0
 """The longest that a child may take to import torch and find its device."""
 
@@ -118,22 +130,22 @@ def orders(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     unknown = wanted - {problem["id"] for problem in problems}
     if unknown:
         raise SystemExit(f"no workload has the number {sorted(unknown)}; there are {[p['id'] for p in problems]}")
-    for precision in args.precision:
-        for problem in problems:
-            if problem["id"] in wanted:
-                yield {
-                    "id": problem["id"],
-                    "scale": args.scale or ("full" if args.device == "cuda" else "cpu"),
-                    "precision": precision,
-                    "mode": args.mode,
-                    "device": args.device,
-                    "variants": [*args.variants, *(["autocast"] if precision == "mixed" else [])],
-                    "measure_s": args.measure,
-                    "budget_s": args.budget,
-                    "autotune_s": args.autotune,
-                    "options": json.loads(args.options),
-                    "kernelbench": args.kernelbench,
-                }
+    numbers = [problem["id"] for problem in problems if problem["id"] in wanted]
+    for precision, prepack, number in itertools.product(args.precision, args.prepack, numbers):
+        named = PRECISIONS[precision]
+        yield {
+            "id": number,
+            "scale": SCALES[args.scale] if args.scale else "full" if args.device == "cuda" else "cpu",
+            "precision": named,
+            "mode": args.mode,
+            "device": args.device,
+            "variants": [*args.variants, *(["autocast"] if named == "mixed" else [])],
+            "measure_s": args.measure,
+            "budget_s": args.budget,
+            "autotune_s": args.autotune,
+            "options": json.loads(args.options) | ({} if prepack == "default" else {"prepack": prepack}),
+            "kernelbench": args.kernelbench,
+        }
 
 
 def finish(answer: dict[str, Any], order: dict[str, Any], command: str, took_s: float) -> dict[str, Any]:
@@ -149,7 +161,7 @@ def finish(answer: dict[str, Any], order: dict[str, Any], command: str, took_s: 
 def sentence(row: dict[str, Any]) -> str:
     """One line for people."""
     fields = row["row"]
-    head = f"{fields['id']:3} {fields['precision']:5} {fields['mode']:5} {row['took_s']:6.1f} s"
+    head = f"{fields['id']:3} {fields['precision']:6} {fields['mode']:5} {row['took_s']:6.1f} s"
     if row["failure"]:
         return f"{head}  FAILED: {row['failure']}"
     times = row["device_us"] or row["wall_us"]
@@ -204,12 +216,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     p = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     p.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    p.add_argument("--precision", nargs="+", choices=PRECISIONS, default=["fp32"])
-    p.add_argument("--scale", choices=("cpu", "small", "full"), default=None, help="default: cpu on a CPU, full on a GPU")
+    p.add_argument("--suite", choices=("level2",), default="level2", help="the 37 products with their epilogues, the only suite")
+    p.add_argument("--precision", nargs="+", choices=list(PRECISIONS), help="of fp32 products, fp32 meaning highest; or bf16")
+    p.add_argument("--dtype", nargs="+", choices=("fp32", "bf16"), default=[], help="bf16 is the whole model in bf16")
+    p.add_argument("--scale", "--shapes", choices=list(SCALES), help="default: cpu on a CPU, full on a GPU")
+    p.add_argument("--prepack", nargs="+", choices=("default", "verify", "trust", "off"), default=["default"])
     p.add_argument("--ids", nargs="+", type=int, metavar="N")
     p.add_argument("--variants", "--modes", nargs="+", default=["eager", "default", "kforge"], metavar="V",
                    choices=("eager", "default", "max-autotune", "kforge"))  # fmt: skip
     group = p.add_mutually_exclusive_group()
+    group.add_argument("--mode", choices=("eval", "train"), default="eval")
     group.add_argument("--eval", dest="mode", action="store_const", const="eval", default="eval")
     group.add_argument("--train", dest="mode", action="store_const", const="train", help="train mode under no_grad")
     p.add_argument("--out", type=Path, default=HERE / "results" / "rows.jsonl")
@@ -221,7 +237,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     p.add_argument("--time-limit", type=float, default=float("inf"), help="seconds for all; stops between rows")
     p.add_argument("--options", default="{}", help="more options for kforge, as JSON")
     p.add_argument("--kernelbench", metavar="PATH", help="a checkout: its own problem files instead of ours")
-    return p.parse_args(argv)
+    args = p.parse_args(argv)
+    args.precision = args.precision or ["highest"]
+    if args.dtype:
+        args.precision = [name for name in args.precision if "fp32" in args.dtype and name != "bf16"]
+        args.precision += ["bf16"] if "bf16" in args.dtype else []
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,7 +22,7 @@ from kforge_dynamo import answers, inductor_entry, keeper, ledger, runtime, site
 from kforge_dynamo.answers import Desk
 from kforge_dynamo.errors import MissError
 from kforge_dynamo.evaluation import rest
-from kforge_dynamo.forge import Context, shortfall
+from kforge_dynamo.forge import Context, floor_us, shortfall
 from kforge_dynamo.lowering import inductor
 from kforge_dynamo.lowering.explain import explain
 from kforge_dynamo.lowering.partition import partition
@@ -195,6 +195,8 @@ class GraphWork:
                 region_us=timing.region.median_us if timing else None,
                 place=self.place,
                 splice=_splice_name(inquiry, digest(winner.trial.candidate)) if inquiry and winner else "",
+                schedule=winner.trial.candidate.schedule if winner else None,
+                floor_us=floor_us(region.task, inquiry.sizes, inquiry.target) if inquiry else None,
             )
         )
 

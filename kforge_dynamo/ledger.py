@@ -32,7 +32,8 @@ class RegionReport:
 
     `state` is "winner", "no_winner", "not_searched", "stale", "rejected" or "pending"; `reason` says why in one sentence.
     Numbers are None where they were not measured. `place` is the digest under which the graph keeps what it does without,
-    `splice` the name of this splice there, empty where nothing could be spliced.
+    `splice` the name of this splice there, empty where nothing could be spliced. `schedule` holds the choices of the generator
+    that made the kernel, `floor_us` the roofline's time: no kernel can take less.
     """
 
     graph: str
@@ -48,6 +49,8 @@ class RegionReport:
     region_us: float | None = None
     place: str = ""
     splice: str = ""
+    schedule: str | None = None
+    floor_us: float | None = None
 
 
 def count(name: str, amount: int = 1) -> None:

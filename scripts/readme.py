@@ -1,4 +1,7 @@
-"""Writes the generated parts of the README: `python scripts/readme.py`. A test compares them with what this would write."""
+"""Writes what is generated: the README's options and results, the tables and charts in benchmarks/results/.
+
+`python scripts/readme.py`; a test compares them with what this would write.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import report  # noqa: E402 - found through the line above
+from benchmarks import chart, overview, report  # noqa: E402 - found through the line above
 from kforge_dynamo.settings import settings_table  # noqa: E402
 
 README = ROOT / "README.md"
 OPTIONS = ("<!-- options: begin -->", "<!-- options: end -->")
 BENCHMARKS = (report.BEGIN, report.END)
+RESULTS = ROOT / "benchmarks" / "results"
+TABLES = RESULTS / "README.md"
 
 
 def options() -> str:
@@ -26,10 +31,20 @@ def options() -> str:
 
 
 def written(text: str) -> str:
-    """`text` with both parts as they should be."""
+    """The README's `text` with both parts as they should be."""
     text = report.section(text, options(), OPTIONS)
-    return report.section(text, report.markdown(report.result_files()), BENCHMARKS)
+    pictures = [f"![{name.removesuffix('.svg')}](benchmarks/results/{name})" for name in chart.written(report.result_files())]
+    part = overview.markdown(report.result_files()) + "\n" + "\n".join(pictures) + "\n"
+    return report.section(text, part, BENCHMARKS)
+
+
+def files() -> dict[Path, str]:
+    """Every generated file and what it should hold."""
+    tables = report.section(TABLES.read_text(encoding="utf-8"), report.markdown(report.result_files()))
+    charts = {RESULTS / name: text for name, text in chart.written(report.result_files()).items()}
+    return {README: written(README.read_text(encoding="utf-8")), TABLES: tables, **charts}
 
 
 if __name__ == "__main__":
-    README.write_text(written(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, content in files().items():
+        path.write_text(content, encoding="utf-8")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import report
+from benchmarks import chart, overview, report
 
 
 def row(number, value, *, spliced=1, right=True, precision="fp32", failure=None, kind="plain", options=""):
@@ -41,8 +42,38 @@ def row(number, value, *, spliced=1, right=True, precision="fp32", failure=None,
         "method": None,
         "error": {"ratio": 0.9, "right": right},
         "failed": {},
+        "compile_s": {"eager": 0.1, "default": 1.0, "kforge": 2.0},
         "kforge": {"stats": {"spliced": spliced}, "regions": [region]},
     }
+
+
+def test_overview_shows_settings_beside_each_other_and_counts_what_ran(tmp_path):
+    rows = [row(9, 2.0), row(12, 0.5), row(14, 8.0), row(18, 1.7, spliced=0), row(30, 3.0, right=False)]
+    rows += [row(9, 3.0, options='{"prepack": "trust"}'), row(22, 1.0, failure="no result within 300 s")]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    text = overview.markdown([path])
+    assert "| 9 | Workload_9 | 2.00 / 0.90 | 3.00 / 0.90 |" in text
+    assert "| 12 | Workload_12 | *0.50 / 0.90* |  |" in text and "| 30 | Workload_30 | **3.00 / 0.90** |  |" in text
+    assert "| (1.70 / 0.90) |" in text and "| failed |" in text
+    line = next(line for line in text.splitlines() if line.startswith("| a device, 2 threads | fp32 `highest`, CPU size | 5 |"))
+    assert "| 2.10x | 2.13x | 1.44x | 1.22x |" in line  # of 2, 0.5, 8, 1.7, 3
+    assert "| 2 / 2 / 1 |" in line and "| 4 | 12 | 30 |" in line  # 9 and 14 are fast; 18 did not run a winner, 30 is wrong
+
+
+def test_chart_has_a_bar_for_each_ratio(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        "".join(json.dumps(one) + "\n" for one in (row(9, 2.0), row(12, 0.5, spliced=0), row(12, 4.0, precision="bf16")))
+    )
+    (name, text), *others = chart.written([path]).items()
+    assert name == "a-device.svg" and not others
+    drawing = ElementTree.fromstring(text)
+    bars = [one for one in drawing.iter("{http://www.w3.org/2000/svg}rect") if len(one)]
+    assert sorted(bar[0].text.split("x")[0] for bar in bars) == ["0.50", "2.00", "4.00"]
+    assert [bar.get("opacity") for bar in bars].count("0.35") == 1
+    wide = {bar[0].text.split("x")[0]: float(bar.get("width")) for bar in bars}
+    assert wide["4.00"] == pytest.approx(2 * wide["2.00"], abs=0.2) and wide["0.50"] == pytest.approx(wide["2.00"], abs=0.2)
 
 
 def tables(tmp_path, *rows):

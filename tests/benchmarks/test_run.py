@@ -64,6 +64,24 @@ def test_run_stops_at_the_time_limit_without_a_failed_row(tmp_path, capsys):
     assert not out.exists()
 
 
+def test_settings_of_the_command_line_become_orders():
+    def asked(*words):
+        return [
+            (one["precision"], one["scale"], one["mode"], one["options"]) for one in run.orders(run.parse(["--ids", "9", *words]))
+        ]
+
+    assert asked() == [("fp32", "cpu", "eval", {})]
+    assert asked("--precision", "highest", "strict", "high", "--shapes", "v0.1") == [
+        (name, "small", "eval", {}) for name in ("fp32", "strict", "high")
+    ]
+    assert asked("--precision", "mixed", "--dtype", "fp32", "bf16", "--mode", "train") == [
+        ("mixed", "cpu", "train", {}), ("bf16", "cpu", "train", {}),
+    ]  # fmt: skip
+    assert asked("--dtype", "bf16", "--device", "cuda") == [("bf16", "full", "eval", {})]
+    both = asked("--prepack", "default", "trust", "--options", '{"on_miss": "fallback"}')
+    assert [options for *_, options in both] == [{"on_miss": "fallback"}, {"on_miss": "fallback", "prepack": "trust"}]
+
+
 def test_run_with_an_unknown_number_names_the_known_ones(tmp_path):
     with pytest.raises(SystemExit, match=r"\[10\].*9, 12, 14"):
         run.main(["--ids", "10", "--out", str(tmp_path / "rows.jsonl")])
