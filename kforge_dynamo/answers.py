@@ -102,14 +102,18 @@ class Desk:
         title: str,
         regime: str,
         kept: bool = False,
+        proven: bool = False,
     ) -> Inquiry | str:
-        """The question for a region, or a sentence that says why none can be asked on this device. `kept` says that what a
-        kernel prepares of weights will outlive the call; where no kernel would prepare any, the question is the usual one."""
+        """The question for a region, or a sentence that says why none can be asked on this device. What a kernel prepares of
+        weights will outlive the call where it is `kept`, or `proven` by the device; it is the usual one where no kernel does."""
         target = detect(device)
         if target is None:
             return unknown_reason(device) or f"kforge does not know the device {device}"
         rules = numerics(self._settings.precision, target)
-        rules = replace(rules, kept=True) if kept and self._generator.prepares(task, target) else rules
+        if kept and self._generator.prepares(task, target):
+            rules = replace(rules, kept=True)
+        elif proven and self._generator.proves(task, target):
+            rules = replace(rules, proven=True)
         return _question(task, sizes, domain, target, rules, title, regime, device)
 
     def recorded(self, assignment: Assignment, regime: str) -> Inquiry | str:

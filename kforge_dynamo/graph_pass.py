@@ -60,6 +60,7 @@ class GraphWork:
     states: dict[str, str] = field(default_factory=dict)
     moved: dict[fx.Node, fx.Node] = field(default_factory=dict)
     weights: frozenset[fx.Node] = frozenset()
+    watched: frozenset[fx.Node] = frozenset()
 
     def __enter__(self) -> GraphWork:
         return self
@@ -77,7 +78,7 @@ class GraphWork:
             repair(graph)
             free_sizes(graph)
             found = partition(graph, _DEVICE_KINDS, self.desk.refuses)
-            self.weights = self._weights(graph)
+            self.weights, self.watched = self._weights(graph)
         except Exception as error:  # noqa: BLE001  a graph we cannot read is Inductor's
             ledger.say_once(f"kforge could not read a graph and left it to Inductor: {type(error).__name__}: {error}")
             return
@@ -117,10 +118,13 @@ class GraphWork:
                 ledger.say_once(f"kforge could not splice a region: {type(error).__name__}: {error}")
                 self._report(region, inquiry, "rejected", f"internal: {type(error).__name__}")
 
-    def _weights(self, graph: fx.Graph) -> frozenset[fx.Node]:
-        """What copies may be kept of. None under Inductor's CUDA graphs, whose pool takes back all memory between two runs."""
-        kept = self.settings.prepack != "off" and self.regime == "wall"
-        return inductor_entry.weights(graph, self.settings.prepack == "trust") if kept else frozenset()
+    def _weights(self, graph: fx.Graph) -> tuple[frozenset[fx.Node], frozenset[fx.Node]]:
+        """What copies may be kept of, and what they may be kept of under the device's proof. None under Inductor's CUDA graphs,
+        whose pool takes back all memory between two runs."""
+        if self.settings.prepack == "off" or self.regime != "wall":
+            return frozenset(), frozenset()
+        static = inductor_entry.weights(graph, True)
+        return (static, frozenset()) if self.settings.prepack == "trust" else (inductor_entry.weights(graph, False), static)
 
     def _inquiry(self, region: Region) -> answers.Inquiry | str:
         """The question for a region, or why there is none."""
@@ -128,8 +132,10 @@ class GraphWork:
         if known is None:
             return "its sizes depend on data and are not known when the graph is compiled"
         domain = _domain(region, known)
-        kept = bool(weight_inputs(region, self.weights)) and fed_strides(region) is not None
-        return self.desk.inquiry(region.task, known, domain, region.device, region.title, self.regime, kept)
+        known_strides = fed_strides(region) is not None
+        kept = known_strides and bool(weight_inputs(region, self.weights))
+        proven = known_strides and bool(weight_inputs(region, self.watched))
+        return self.desk.inquiry(region.task, known, domain, region.device, region.title, self.regime, kept, proven)
 
     def _place(self, graph: fx.Graph, region: Region, inquiry: answers.Inquiry, reply: answers.Reply) -> None:
         if reply.winner is not None:
@@ -143,10 +149,12 @@ class GraphWork:
             if slower is not None:
                 self._report(region, inquiry, "no_winner", slower, reply.winner)
                 return
-            self._splice(graph, region, inquiry, winner)
+            plan, rules = reply.winner.trial.candidate.plan, inquiry.numerics
+            self._splice(graph, region, inquiry, winner, bool(plan.proof))
             ledger.count("winners")
-            keeps = inquiry.numerics.kept and bool(reply.winner.trial.candidate.plan.prepack)
-            self._report(region, inquiry, "winner", "spliced, packed weights are kept" if keeps else "spliced", reply.winner)
+            words = "spliced, packed weights are kept" if rules.kept and plan.prepack else "spliced"
+            words = "spliced, packed weights are kept and checked in each call" if rules.proven and plan.proof else words
+            self._report(region, inquiry, "winner", words, reply.winner)
         elif self.settings.on_miss == "error":
             raise MissError(
                 f"region {inquiry.title!r} has no winner for sizes {inquiry.sizes} ({reply.reason}); "
@@ -158,7 +166,10 @@ class GraphWork:
         else:
             self._report(region, inquiry, reply.state, reply.reason)
 
-    def _splice(self, graph: fx.Graph, region: Region, inquiry: answers.Inquiry, winner: str) -> None:
+    def _splice(self, graph: fx.Graph, region: Region, inquiry: answers.Inquiry, winner: str, proves: bool = True) -> None:
+        rules = inquiry.numerics
+        weights = weight_inputs(region, self.weights) if rules.kept else ()
+        weights = weight_inputs(region, self.watched) if rules.proven and proves else weights
         sizes = [axis.size for axis in region.binding.axes]
         fixed = all(isinstance(size, int) for size in sizes)
         site = Site(
@@ -171,7 +182,8 @@ class GraphWork:
             device=region.device.type,
             winner=winner,
             strides=fed_strides(region),
-            weights=weight_inputs(region, self.weights) if inquiry.numerics.kept else (),
+            weights=weights,
+            proven=rules.proven and bool(weights),
         )
         splice(graph, inductor.operator(), to_text(site), region, () if fixed else sizes, self.moved)
 

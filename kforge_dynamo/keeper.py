@@ -24,7 +24,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -36,29 +36,56 @@ from kforge_dynamo.languages.base import Prepared
 
 _SHARE = 5
 """Of the memory that would be free without copies, one part in so many may hold copies."""
-_LEAST_USES, _MOST_WASTED = 4, 16
+LEAST_USES, MOST_WASTED = 4, 16
 """A keeper ends when so many copies had to be made anew before they were used this often: the weights never rest."""
-_MOST_REFUSED = 4096
-_IDLE_S = 60.0
+MOST_REFUSED = 4096
+IDLE_S = 60.0
 """A copy that was not used for so long gives way to any other, and so long a refusal for want of memory holds."""
 
-_lock = threading.RLock()
-_keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
-_read_by_graphs: set[Keeper] = set()
-"""Keepers with copies that a CUDA graph reads: those outlive the compiled graph."""
+
+class Kept(Protocol):
+    """A copy, as far as others need to know it to share memory with it. `worth` are bytes that a call does not move, for each
+    byte kept; `used_s` is the clock at the last use; what a CUDA graph has `captured` stays."""
+
+    tensors: list[torch.Tensor]
+    size_bytes: int
+    worth: float
+    used_s: float
+    captured: bool
+
+
+class Holder(Protocol):
+    """Whoever keeps copies."""
+
+    def copies(self) -> Sequence[Kept]:
+        """All that there are now."""
+
+    def renew(self) -> None:
+        """Weights have changed in a way that cannot be seen. The caller holds the lock."""
+
+    def drop(self, copy: Any) -> None:
+        """Frees a copy that gives way to another."""
+
+
+lock = threading.RLock()
+"""Held while copies are made and room is made for them."""
+holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+read_by_graphs: set[Holder] = set()
+"""Those with copies that a CUDA graph reads: they outlive the compiled graph."""
 _epoch = 0
 _limit_bytes: int | None = None
 _hooked: set[str] = set()
+_free_seen: dict[torch.device, int | None] = {}
 
 
 def invalidate() -> None:
     """Weights have changed in a way that kforge cannot see, through `.data` or from outside torch: with `prepack="trust"` copies
     made of them are made anew. To be called after the change, before the next call of a compiled model."""
     global _epoch
-    with _lock:
+    with lock:
         _epoch += 1
-        for keeper in tuple(_keepers):
-            keeper.renew()
+        for holder in tuple(holders):
+            holder.renew()
 
 
 def limit(count_bytes: int | None) -> None:
@@ -69,8 +96,8 @@ def limit(count_bytes: int | None) -> None:
 
 def kept_bytes(device: torch.device | None = None) -> int:
     """Memory of all copies now, or of those on a device."""
-    with _lock:
-        copies = [copy for keeper in tuple(_keepers) for copy in keeper.copies()]
+    with lock:
+        copies = [copy for holder in tuple(holders) for copy in holder.copies()]
     return sum(copy.size_bytes for copy in copies if device is None or copy.tensors[0].device == device)
 
 
@@ -127,8 +154,8 @@ class Keeper:
         self._copies: dict[tuple[int, ...], _Copy] = {}
         self._refused: dict[tuple[int, ...], tuple[int, float]] = {}
         self._wasted = self._count = 0
-        with _lock:  # others walk over the set
-            _keepers.add(self)
+        with lock:  # others walk over the set
+            holders.add(self)
 
     def copies(self) -> tuple[_Copy, ...]:
         """All that there are now."""
@@ -163,13 +190,13 @@ class Keeper:
 
     def _make(self, place: tuple[int, ...], inputs: Sequence[torch.Tensor], bases: Sequence[Any]) -> _Copy | None:
         captured = place in self._copies and self._copies[place].captured
-        if not captured and (self._wasted >= _MOST_WASTED or self._refusing(place) or not all(map(_known, bases))):
+        if not captured and (self._wasted >= MOST_WASTED or self._refusing(place) or not all(map(_known, bases))):
             return None
         self._count = len(inputs)
         device = inputs[self._inputs[0]].device
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return None
-        with _lock:
+        with lock:
             old = self._copies.get(place)
             if old is not None and old.rests(bases):
                 return old
@@ -179,7 +206,7 @@ class Keeper:
                 self._end(place, old)
                 ledger.count("repacks")
             if made is None:
-                if len(self._refused) >= _MOST_REFUSED:
+                if len(self._refused) >= MOST_REFUSED:
                     self._refused.clear()
                 self._refused[place] = (_epoch, time.monotonic())
                 return None
@@ -202,7 +229,7 @@ class Keeper:
             if tensors is None:
                 return None
             if in_place:
-                _wait(device, everything=True)
+                wait(device, everything=True)
                 for tensor, buffer in zip(tensors, self._prepared.buffers, strict=True):
                     if buffer.zeroed:
                         tensor.zero_()
@@ -212,8 +239,8 @@ class Keeper:
                 raise
             ledger.say_once(f"a copy of a weight could not be kept: {error}", logging.INFO)
             return None
-        _wait(device)
-        size_bytes = _bytes(tensors)
+        wait(device)
+        size_bytes = bytes_of(tensors)
         worth = (read + size_bytes) / max(size_bytes, 1)
         made = _Copy(weights, tensors, epoch, size_bytes, worth, used_s=time.monotonic(), captured=in_place)
         _watch("steps")
@@ -223,18 +250,18 @@ class Keeper:
         """Memory for a copy, under the limit; copies of less worth give way."""
         with torch.inference_mode(False):
             shapes = self._prepared.copies(torch.device("meta"))
-            need = _bytes(shapes)
+            need = bytes_of(shapes)
             worth = (read_bytes + need) / max(need, 1)
-            return self._prepared.copies(device) if _make_room(device, need, worth) else None
+            return self._prepared.copies(device) if make_room(device, need, worth) else None
 
     def _end(self, place: tuple[int, ...], copy: _Copy) -> None:
         if self._copies.get(place) is copy:
             del self._copies[place]
-            self._wasted += copy.uses < _LEAST_USES and not copy.captured and copy.epoch == _epoch  # else others' weights changed
+            self._wasted += copy.uses < LEAST_USES and not copy.captured and copy.epoch == _epoch  # else others' weights changed
 
     def _refusing(self, place: tuple[int, ...]) -> bool:
         epoch, since_s = self._refused.get(place, (-1, 0.0))
-        return epoch == _epoch and time.monotonic() - since_s < _IDLE_S
+        return epoch == _epoch and time.monotonic() - since_s < IDLE_S
 
     def _drop_moved(self) -> None:
         """Frees what was copied of memory that its weight has left."""
@@ -253,7 +280,7 @@ class Keeper:
         device = copy.tensors[0].device
         if torch.cuda.is_current_stream_capturing():
             copy.captured = True
-            _read_by_graphs.add(self)
+            read_by_graphs.add(self)
             _watch("loads")
             return
         stream = torch.cuda.current_stream(device)
@@ -268,7 +295,7 @@ class Keeper:
         if copy is not None and any(weight.tensor is dead for weight in copy.weights):
             self._end(place, copy)
         if not any(copy.captured for copy in self.copies()):
-            _read_by_graphs.discard(self)
+            read_by_graphs.discard(self)
 
 
 def _forget(keeper: weakref.ref[Keeper], place: tuple[int, ...], dead: weakref.ref[torch.Tensor]) -> None:
@@ -291,7 +318,7 @@ def _view(base: torch.Tensor, weight: _Weight) -> torch.Tensor:
     return base.detach().as_strided(*weight.view)
 
 
-def _wait(device: torch.device, everything: bool = False) -> None:
+def wait(device: torch.device, everything: bool = False) -> None:
     """For this stream's work on a device, or for that of every stream."""
     if device.type == "cuda" and everything:
         torch.cuda.synchronize(device)
@@ -299,30 +326,32 @@ def _wait(device: torch.device, everything: bool = False) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
-def _bytes(tensors: Sequence[torch.Tensor]) -> int:
+def bytes_of(tensors: Sequence[torch.Tensor]) -> int:
+    """Memory of tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _make_room(device: torch.device, need: int, worth: float) -> bool:
+def make_room(device: torch.device, need: int, worth: float, capturing: bool = False) -> bool:
     """Whether a copy of `need` bytes may be made; others of less worth, and those that nobody uses, are dropped for it where
-    that is enough."""
-    held = [(copy, keeper) for keeper in tuple(_keepers) for copy in keeper.copies() if copy.tensors[0].device == device]
+    that is enough. `capturing`: the driver is not asked what is free; what it said last counts. The caller holds the lock."""
+    held = [(copy, holder) for holder in tuple(holders) for copy in holder.copies() if copy.tensors[0].device == device]
     kept = sum(copy.size_bytes for copy, _ in held)
     most = _limit_bytes
     if most is None:
-        free = _free_bytes(device)
+        free = _free_seen.get(device) if capturing else _free_bytes(device)
+        _free_seen[device] = free
         most = None if free is None else (free + kept) // _SHARE
     if most is None or kept + need <= most:
         return True
-    idle_s = time.monotonic() - _IDLE_S
+    idle_s = time.monotonic() - IDLE_S
     worths = {copy: 0.0 if copy.used_s < idle_s else copy.worth for copy, _ in held if not copy.captured}
     poorer = sorted((pair for pair in held if worths.get(pair[0], worth) < worth), key=lambda pair: worths[pair[0]])
     if kept + need - sum(copy.size_bytes for copy, _ in poorer) > most:
         return False
-    for copy, keeper in poorer:
+    for copy, holder in poorer:
         if kept + need <= most:
             break
-        keeper.drop(copy)
+        holder.drop(copy)
         kept -= copy.size_bytes
     return True
 
@@ -357,5 +386,5 @@ def _watch(what: str) -> None:
     torch.nn.Module.load_state_dict = load_state_dict  # type: ignore[method-assign]
 
 
-ledger.measure("prepacked", lambda: sum(len(keeper.copies()) for keeper in tuple(_keepers)))
+ledger.measure("prepacked", lambda: sum(len(holder.copies()) for holder in tuple(holders)))
 ledger.measure("prepacked_bytes", kept_bytes)

@@ -141,8 +141,8 @@ ROWS = (
         "str",
         '"verify", "trust" or "off"',
         "verify",
-        'When a packed copy of a weight outlives a call: "off" never, "verify" where Inductor froze the weight, "trust" until '
-        "the weight changes in a way that kforge can see, or `kforge_dynamo.invalidate()` is called.",
+        'When a packed copy of a weight outlives a call: "off" never, "verify" where it is frozen or, on a GPU, found unchanged '
+        'in each call, "trust" until the weight changes as kforge can see, or `kforge_dynamo.invalidate()` is called.',
         domains.one_of("verify", "trust", "off"),
     ),
     Row(

@@ -315,7 +315,7 @@ def test_copies_that_nobody_uses_give_way(monkeypatch):
     keeper.limit(keeper.kept_bytes() + 40)
     assert old.find([X, weights[0]], [weights[0]]) is not None
     assert new.find([X, weights[1]], [weights[1]]) is None, "both are worth the same, and the first was used"
-    monkeypatch.setattr(keeper, "_IDLE_S", 0.0)
+    monkeypatch.setattr(keeper, "IDLE_S", 0.0)
     time.sleep(0.001)
     assert new.find([X, weights[1]], [weights[1]]) is not None and old.copies() == ()
 

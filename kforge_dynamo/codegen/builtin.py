@@ -50,6 +50,10 @@ class BuiltinGenerator:
         """Whether a kernel for `task` may start with launches that read nothing but weights."""
         return any(bool(_ROOMS[name].prepares(task)) for name in self.languages(target))
 
+    def proves(self, task: Task, target: Target) -> bool:
+        """Whether a kernel for `task` may leave that out in calls that find the weights unchanged, on the device."""
+        return any(bool(_ROOMS[name].proves(task)) for name in self.languages(target))
+
     def propose(
         self,
         task: Task,

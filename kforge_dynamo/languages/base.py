@@ -55,11 +55,7 @@ class Prepared:
 
     def copies(self, device: torch.device) -> list[torch.Tensor]:
         """Fresh memory for the buffers, zeroed where they say so."""
-        lengths = compile_sizes([buffer.elements for buffer in self.buffers], ())()
-        return [
-            (torch.zeros if buffer.zeroed else torch.empty)(length, dtype=getattr(torch, buffer.dtype), device=device)
-            for buffer, length in zip(self.buffers, lengths, strict=True)
-        ]
+        return memory_of(self.buffers, device)
 
 
 @runtime_checkable
@@ -68,6 +64,43 @@ class Preparing(Protocol):
 
     def prepared(self) -> Prepared | None:
         """The launcher in two; None where the plan prepares nothing that may outlive a call. Cheap after the first time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """A launcher that leaves out what it prepares of weights in calls that find them unchanged, on the device.
+
+    `run(inputs, [*outputs, *copies, *notes], sizes)` is a call: `copies` and `notes` are one tensor of one dimension for each
+    buffer, the same in all calls that are to share what is prepared. `notes` are zeroed before the first and then belong to
+    the launches; with zeroed ones a call prepares everything, whatever `copies` hold. Calls that share them follow one
+    another on the device, from the first launch of each to its last. `weights` are the inputs that are looked at.
+    """
+
+    run: Launcher
+    copies: tuple[Buffer, ...]
+    notes: tuple[Buffer, ...]
+    weights: tuple[int, ...]
+
+    def memory(self, device: torch.device) -> list[torch.Tensor]:
+        """Fresh memory for all buffers."""
+        return memory_of((*self.copies, *self.notes), device)
+
+
+@runtime_checkable
+class Proving(Protocol):
+    """A launcher whose plan may prepare weights, and can check on the device whether they have changed."""
+
+    def proven(self) -> Proven | None:
+        """The launcher in that form; None where the plan has no such one. Cheap after the first time."""
+
+
+def memory_of(buffers: Sequence[Buffer], device: torch.device) -> list[torch.Tensor]:
+    """Fresh memory for buffers whose lengths are numbers, zeroed where they say so."""
+    lengths = compile_sizes([buffer.elements for buffer in buffers], ())()
+    return [
+        (torch.zeros if buffer.zeroed else torch.empty)(length, dtype=getattr(torch, buffer.dtype), device=device)
+        for buffer, length in zip(buffers, lengths, strict=True)
+    ]
 
 
 class Language(Protocol):

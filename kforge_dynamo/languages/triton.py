@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from kforge_dynamo.errors import BuildError, ToolchainError
-from kforge_dynamo.languages import triton_calls, triton_facts, triton_offline, triton_syntax
+from kforge_dynamo.languages import triton_calls, triton_facts, triton_offline, triton_proof, triton_syntax
 from kforge_dynamo.languages.base import Launcher, Point, RawDims, canonical_dims
 from kforge_dynamo.languages.text_rules import check_text
 from kforge_dynamo.records.candidate import Candidate
@@ -77,12 +77,13 @@ class TritonLanguage:
         unknown = [launch.kernel for launch in candidate.plan.launches if launch.kernel not in names]
         if unknown:
             raise BuildError(f"the plan launches {unknown[0]}, and the source defines {sorted(names)}")
+        text = _text(candidate)
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"kernel_{hashlib.sha256(candidate.source.encode()).hexdigest()[:24]}.py"
+        path = folder / f"kernel_{hashlib.sha256(text.encode()).hexdigest()[:24]}.py"
         if not path.exists():
             handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(candidate.source)
+                file.write(text)
             os.replace(temporary, path)
         return path
 
@@ -91,7 +92,7 @@ class TritonLanguage:
         is not the candidate's."""
         if importlib.util.find_spec("triton") is None:
             raise ToolchainError("Triton is not installed; on Linux `pip install triton` brings it")
-        if artifact.read_text(encoding="utf-8") != candidate.source:
+        if artifact.read_text(encoding="utf-8") != _text(candidate):
             raise BuildError(f"{artifact.name} does not hold the candidate's source; build it again")
         self._check(candidate, task)
         spec = importlib.util.spec_from_file_location(f"kforge_triton_{artifact.stem}", artifact)
@@ -107,9 +108,13 @@ class TritonLanguage:
             return
         launcher = self.load(self.build(candidate, task, target, folder), candidate, task, canonical_dims(task))
         assert isinstance(launcher, triton_calls.TritonLauncher)
-        launcher.prepare(*point, torch.device("cpu"))
-        for _, kernel in launcher.compiled():
-            triton_offline.build_launch(kernel)
+        proven = launcher.proven()
+        watching = [] if proven is None else [proven.run]
+        for each in (launcher, *watching):
+            assert isinstance(each, triton_calls.TritonLauncher)
+            each.prepare(*point, torch.device("cpu"))
+            for _, kernel in each.compiled():
+                triton_offline.build_launch(kernel)
 
     def facts(self, artifact: Path, launcher: Launcher) -> Profile:
         """See `languages.base.Describing`: registers, private and shared memory of each kernel that ran."""
@@ -128,6 +133,9 @@ class TritonLanguage:
     def _check(self, candidate: Candidate, task: Task) -> None:
         """Raises: GuardrailError, BuildError."""
         source = candidate.source
+        taken = [name for name in triton_proof.NAMES if re.search(rf"\b{name}\b", source)]
+        if candidate.plan.proof and taken:
+            raise BuildError(f"{taken[0]} is the name of kforge's own kernel, which a plan with a proof is given; use another")
         if self._guards.source:
             check_text(source, triton_syntax.GUARDRAILS, lambda: triton_syntax.violations(source))
         if self._guards.precision:
@@ -139,6 +147,11 @@ class TritonLanguage:
             return f"triton {importlib.import_module('triton').__version__}"
         except ImportError:
             return "triton not installed"
+
+
+def _text(candidate: Candidate) -> str:
+    """What is written for a candidate: its source, and behind it what watches weights where the plan has a proof."""
+    return candidate.source + (triton_proof.SOURCE if candidate.plan.proof else "")
 
 
 def _compiled(launcher: Launcher) -> list[tuple[str, Any]]:

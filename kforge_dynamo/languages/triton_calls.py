@@ -23,7 +23,8 @@ import torch
 
 from kforge_dynamo.errors import BuildError
 from kforge_dynamo.languages import triton_direct as direct
-from kforge_dynamo.languages.base import Bound, Prepared, RawDims
+from kforge_dynamo.languages.base import Bound, Prepared, Proven, RawDims
+from kforge_dynamo.languages.triton_proof import watched
 from kforge_dynamo.records.candidate import Launch, LaunchPlan
 from kforge_dynamo.records.expression import compile_sizes
 from kforge_dynamo.records.prepack import fault, halves
@@ -82,7 +83,8 @@ class TritonLauncher:
         self._module, self._plan, self._task, self._raw = module, plan, task, raw_dims
         self._writes = [task.value(number).dtype for number in task.outputs] if outputs is None else list(outputs)
         self._halves: Prepared | None = None
-        self._halved = outputs is not None
+        self._proven: Proven | None = None
+        self._halved = self._watched = outputs is not None
         self._functions = [getattr(module, launch.kernel) for launch in plan.launches]
         self._inputs = len(task.inputs)
         self._outputs = len(self._writes)
@@ -148,6 +150,17 @@ class TritonLauncher:
                 rest = TritonLauncher(self._module, found.rest, self._task, self._raw, [*self._writes, *kept])
                 self._halves = Prepared(pack, rest, found.kept, self._plan.packed_inputs)
         return self._halves
+
+    def proven(self) -> Proven | None:
+        """See `languages.base.Proving`."""
+        if not self._watched:
+            self._watched = True
+            found = watched(self._plan, self._task)
+            if found is not None:
+                dtypes = [buffer.dtype for buffer in (*found.copies, *found.notes)]
+                run = TritonLauncher(self._module, found.plan, self._task, self._raw, [*self._writes, *dtypes])
+                self._proven = Proven(run, found.copies, found.notes, self._plan.packed_inputs)
+        return self._proven
 
     def compiled(self) -> list[tuple[str, Any]]:
         """The kernels compiled so far with their names, each once; empty before the first call at 16-byte addresses."""

@@ -46,12 +46,17 @@ class LaunchPlan:
 
     `atomics` declares that two runs may differ by the order of atomic additions. `library` declares that the kernel
     calls the GEMM that ships in torch.
+
+    `proof` names a buffer of one int32, zeroed: launches of `weights_only` do nothing where it is not 0. So whoever has kept
+    what they wrote, and has found that the weights still have the same bits, may set it (see `languages.triton_proof`). That
+    it is right to set it is no claim of the plan's: it rests on those who set it, and on what `weights_only` promises.
     """
 
     buffers: tuple[Buffer, ...]
     launches: tuple[Launch, ...]
     atomics: bool = False
     library: bool = False
+    proof: str = field(default="", metadata=LATER)
 
     def __post_init__(self) -> None:
         packing = [launch.weights_only for launch in self.launches]
@@ -59,6 +64,10 @@ class LaunchPlan:
             raise ValueError("launches that prepare weights come ahead of all others")
         if any(argument.startswith(("out:", "desc:out:")) for launch in self.prepack for argument in launch.args):
             raise ValueError("a launch that prepares weights writes buffers, not outputs")
+        if self.proof and Buffer(self.proof, "int32", "1", zeroed=True) not in self.buffers:
+            raise ValueError(f"the proof {self.proof} is a buffer of one int32, zeroed")
+        if self.proof and any(_buffer_of(a) == self.proof for x in self.launches if not x.weights_only for a in x.args):
+            raise ValueError("only launches that prepare weights look at the proof")
 
     @property
     def prepack(self) -> tuple[Launch, ...]:

@@ -33,6 +33,17 @@ def halves(plan: LaunchPlan, outputs: int) -> Halves | None:
     return Halves(_half(plan, plan.prepack, first, kept, 0), _half(plan, rest, second, kept, outputs), kept)
 
 
+def passed_in(plan: LaunchPlan, outputs: int, names: tuple[str, ...]) -> LaunchPlan:
+    """The whole plan, with the buffers of these names as outputs behind those of a task that has so many; no launch is marked
+    any more."""
+    return _half(plan, plan.launches, {buffer.name for buffer in plan.buffers}, tuple(_named(plan, names)), outputs)
+
+
+def _named(plan: LaunchPlan, names: tuple[str, ...]) -> list[Buffer]:
+    known = {buffer.name: buffer for buffer in plan.buffers}
+    return [known[name] for name in names]
+
+
 def fault(plan: LaunchPlan, task: Task) -> str | None:
     """Why what the plan prepares may not outlive a call, None where it may: it follows from weights alone, for all sizes."""
     varying = [number for number in plan.packed_inputs if task.inputs[number].value.varies_by_row]
@@ -63,7 +74,7 @@ def _half(plan: LaunchPlan, launches: tuple[Launch, ...], used: set[str], kept: 
         for launch in launches
     )
     buffers = tuple(buffer for buffer in plan.buffers if buffer.name in used and buffer.name not in places)
-    return replace(plan, buffers=buffers, launches=moved)
+    return replace(plan, buffers=buffers, launches=moved, proof="")
 
 
 def _moved(argument: str, places: dict[str, int]) -> str:

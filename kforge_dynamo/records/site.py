@@ -22,6 +22,7 @@ class Site:
     `strides` are those of the tensors passed, where Inductor keeps every one of them at a number; else None.
     `weights` are the numbers of the inputs that are parameters or buffers of the model (or views of them) in a graph without
     gradients, where copies of them may be kept. A call then passes, behind all else, the tensor each of them is a view of.
+    `proven`: each call finds out on the device whether the weights are those that the copies were made of.
     """
 
     key: CacheKey
@@ -34,3 +35,4 @@ class Site:
     winner: str
     strides: tuple[tuple[int, ...], ...] | None = None
     weights: tuple[int, ...] = field(default=(), metadata=LATER)
+    proven: bool = field(default=False, metadata=LATER)

@@ -44,8 +44,9 @@ class Target:
 class Numerics:
     """`fp32` is what fp32 GEMM operands are promised: "highest", "strict", "high", "medium" or "mixed" (design of precision).
 
-    `kept` is no promise of results but of the call: what launches prepare of weights is kept between calls, so a time is taken
-    without those launches. The others are torch's flags as they stood when the graph was compiled.
+    `kept` and `proven` are no promises of results but of the call: what launches prepare of weights is kept between calls, and
+    a time is taken without those launches (`kept`), or with a device's check that the weights have not changed (`proven`). The
+    others are torch's flags as they stood when the graph was compiled.
     """
 
     fp32: str
@@ -53,3 +54,4 @@ class Numerics:
     bf16_reduced: bool
     deterministic: bool
     kept: bool = field(default=False, metadata=LATER)
+    proven: bool = field(default=False, metadata=LATER)

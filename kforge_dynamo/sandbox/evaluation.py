@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from kforge_dynamo.languages.base import Language, Launcher, Preparing
+from kforge_dynamo.languages.base import Language, Launcher
 from kforge_dynamo.languages.formats import scheme_refusal
 from kforge_dynamo.records.codec import digest
 from kforge_dynamo.records.guardrail import ALL, Guards
@@ -20,6 +20,7 @@ from kforge_dynamo.sandbox.bench import Bench
 from kforge_dynamo.sandbox.discrimination import Discrimination, discriminate, few_rows
 from kforge_dynamo.sandbox.forks import Forks
 from kforge_dynamo.sandbox.inputs import BY_NAME, InputClass, Seeds
+from kforge_dynamo.sandbox.lasting import form_of
 from kforge_dynamo.sandbox.memory import scratch_bytes, shortage
 from kforge_dynamo.sandbox.plans import buffer_downcast, check_plan
 from kforge_dynamo.sandbox.points import further_points
@@ -28,7 +29,7 @@ from kforge_dynamo.sandbox.remote import Clock
 from kforge_dynamo.sandbox.threads import for_checks, threads
 from kforge_dynamo.sandbox.venue import Apart, Here, Untimed, Venue, built, unusable
 from kforge_dynamo.sandbox.verify import Plan, verify
-from kforge_dynamo.sandbox.watch import KeptForm, launch_threads
+from kforge_dynamo.sandbox.watch import launch_threads
 
 _SEEDS = {"search": (0,), "final": (0, 1, 2, 3, 4)}
 _ELSEWHERE = ("unit", "integers", "scaled")
@@ -153,9 +154,8 @@ class Evaluator:
         numbers, atomics = _SEEDS[request.stage], request.candidate.plan.atomics
         trapped = bool(getattr(self._languages[request.candidate.language], "device_code", False))
         classes = judged.classes if self._guards.classes else (BY_NAME["unit"],)
-        prepared = launcher.prepared() if request.numerics.kept and isinstance(launcher, Preparing) else None
-        kept = None if prepared is None else KeptForm(prepared, request.sizes, atomics)
-        plan = Plan(request.sizes, classes, numbers, atomics, self._threads, trapped, launch_threads(), kept)
+        form = form_of(launcher, request.numerics, request.sizes, atomics)
+        plan = Plan(request.sizes, classes, numbers, atomics, self._threads, trapped, launch_threads(), form)
         verdict = verify(launcher, bench, plan, self._say)
         if not verdict.passed:
             return verdict

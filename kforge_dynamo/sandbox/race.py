@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
-from kforge_dynamo.languages.allocation import allocator
-from kforge_dynamo.languages.base import Bindable, Bound, Launcher, Prepared, Preparing
+from kforge_dynamo.languages.base import Launcher
 from kforge_dynamo.records.outcome import Status, Timings, Verdict
 from kforge_dynamo.records.request import Request
-from kforge_dynamo.records.task import Task
 from kforge_dynamo.sandbox.baseline import Compiled, anchor_of, compile_region
 from kforge_dynamo.sandbox.bench import Bench
+from kforge_dynamo.sandbox.candidate_call import candidate_call
 from kforge_dynamo.sandbox.inputs import BY_NAME, full_shape
 from kforge_dynamo.sandbox.layout import TIMED_PAD, place, same_bits
 from kforge_dynamo.sandbox.memory import region_bytes
@@ -38,7 +36,6 @@ from kforge_dynamo.sandbox.timing import (
 )
 from kforge_dynamo.sandbox.verify import judge_outputs
 from kforge_dynamo.sandbox.watch import LaunchFault
-from kforge_dynamo.semantics.evaluate import dtype_of, shape_of
 
 _SOURCES = ("unit", "normal", "uniform")  # classes whose first draw the gate has seen already
 _RUNS = 4
@@ -85,7 +82,7 @@ class _HereTrack:
     """In this process: the contestants share its clock."""
 
     def __init__(self, request: Request, launcher: Launcher, rivals: Rivals, device: torch.device) -> None:
-        self._call = candidate_call(request.task, request.sizes, launcher, device, request.numerics.kept)
+        self._call = candidate_call(request.task, request.sizes, launcher, device, request.numerics)
         self._rivals, self._device = rivals, device
         self._inputs: list[list[torch.Tensor]] = []
 
@@ -177,92 +174,6 @@ def compile_rivals(request: Request, device: torch.device, threads: int) -> Riva
     axes = dict(zip(request.task.axes, request.sizes, strict=True))
     sizes = tuple(axes[axis] for axis in task.axes)
     return Rivals(region, compile_region(task, sizes, device, request.mode, request.inductor, threads), used)
-
-
-def candidate_call(
-    task: Task, sizes: Sequence[int], launcher: Launcher, device: torch.device, kept: bool = False
-) -> CandidateCall:
-    """The candidate as generated code calls it; with `kept` without the launches that prepare weights, where it has any."""
-    prepared = launcher.prepared() if kept and isinstance(launcher, Preparing) else None
-    return CandidateCall(task, sizes, launcher, device, prepared)
-
-
-class CandidateCall:
-    """Outputs allocated, then what `runtime.Runner` does for fixed sizes. With `prepared`, copies of weights stay from the first
-    call at their addresses until `forget`."""
-
-    def __init__(
-        self, task: Task, sizes: Sequence[int], launcher: Launcher, device: torch.device, prepared: Prepared | None
-    ) -> None:
-        axes = dict(zip(task.axes, sizes, strict=True))
-        self._allocate, self._device, self._prepared, self._sizes = allocator(device), device, prepared, tuple(sizes)
-        self._forms = []
-        for number in task.outputs:
-            spec = task.value(number)
-            shape = tuple(int(extent) for extent in shape_of(spec.shape, axes))
-            self._forms.append((shape, torch.empty(shape, device="meta").stride(), dtype_of(spec.dtype)))
-        self._runner = _Runner(launcher if prepared is None else prepared.rest, len(task.inputs), tuple(sizes))
-        self._copies: dict[tuple[int, ...], list[torch.Tensor]] = {}
-        self._packed: dict[tuple[int, ...], list[torch.Tensor]] = {}
-
-    def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        outputs = [self._allocate(shape, strides, dtype) for shape, strides, dtype in self._forms]
-        if self._prepared is None:
-            self._runner.bound(*inputs, *outputs)
-        else:
-            self._runner.bound(*inputs, *outputs, *self._kept(self._prepared, inputs))
-        return outputs
-
-    def forget(self) -> None:
-        """Weights have changed: copies are made anew."""
-        self._copies.clear()
-        self._packed.clear()
-
-    def wrote(self) -> bool:
-        """Whether a call has changed a copy since it was made."""
-        return any(not all(map(same_bits, self._copies[place], packed)) for place, packed in self._packed.items())
-
-    def _kept(self, prepared: Prepared, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        place = tuple([inputs[number].data_ptr() for number in prepared.weights])
-        found = self._copies.get(place)
-        if found is None:
-            found = prepared.copies(self._device)
-            prepared.pack(inputs, found, self._sizes)
-            self._copies[place] = found
-            self._packed[place] = [tensor.clone() for tensor in found]
-        return found
-
-
-class _Runner:
-    """The steps of a call in `runtime`, so that a candidate is timed with what a spliced winner costs."""
-
-    def __init__(self, launcher: Launcher, inputs: int, sizes: tuple[int, ...]) -> None:
-        self._launcher, self._inputs, self._sizes = launcher, inputs, sizes
-        self._calls: Counter[str] = Counter()
-        self.bound: Callable[..., None] = self._first
-
-    def _first(self, *tensors: torch.Tensor) -> None:
-        """Binds for the strides of these inputs, which all sets of inputs share."""
-        inputs = tensors[: self._inputs]
-        found: Bound | None = None
-        if isinstance(self._launcher, Bindable):
-            found = self._launcher.bind(self._sizes, [tensor.stride() for tensor in inputs], tensors[-1].device)
-        self.bound = self._unbound if found is None else self._counting(found)
-        self.bound(*tensors)
-
-    def _counting(self, bound: Bound) -> Callable[..., None]:
-        calls = self._calls
-
-        def run(*tensors: torch.Tensor) -> None:
-            calls["calls"] += 1
-            if not bound(*tensors):
-                raise ValueError("a timed call got a tensor that is not aligned, or another device was current")
-
-        return run
-
-    def _unbound(self, *tensors: torch.Tensor) -> None:
-        self._calls["calls"] += 1
-        self._launcher(tensors[: self._inputs], tensors[self._inputs :], self._sizes)
 
 
 def _stands(request: Request, bench: Bench, track: Track) -> list[_Stand]:

@@ -194,10 +194,16 @@ class RemoteLauncher:
 
     def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
         """One launch. Raises: Ended."""
-        self.watched(inputs, outputs, sizes, trapped=False)
+        self.watched(inputs, outputs, sizes, trapped=False, in_form=False)
 
     def watched(
-        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int], *, trapped: bool
+        self,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        sizes: Sequence[int],
+        *,
+        trapped: bool,
+        in_form: bool,
     ) -> None:
         """One launch, observed where it happens. Raises: Ended, LaunchFault."""
         places, loans, size = lay_out([*inputs, *outputs], 0)
@@ -208,6 +214,7 @@ class RemoteLauncher:
             whole[loan.offset : loan.offset + loan.block.numel()].copy_(loan.block)
         request = {"do": "launch", "bytes": size, "inputs": places[: len(inputs)], "outputs": places[len(inputs) :]}
         request |= {"sizes": [int(item) for item in sizes], "threads": torch.get_num_threads(), "trapped": trapped}
+        request["in_form"] = in_form
         self._runner.ask(request)
         for loan in loans:
             loan.block.copy_(whole[loan.offset : loan.offset + loan.block.numel()])

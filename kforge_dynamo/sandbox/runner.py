@@ -16,21 +16,23 @@ from typing import Any, cast
 import torch
 
 from kforge_dynamo.errors import BuildError, GuardrailError, RecordError, ToolchainError
-from kforge_dynamo.languages.base import Language, Launcher, Preparing, canonical_dims
+from kforge_dynamo.languages.base import Language, Launcher, canonical_dims
 from kforge_dynamo.records.codec import from_text, to_text
 from kforge_dynamo.records.guardrail import ALL
 from kforge_dynamo.records.request import Request
 from kforge_dynamo.sandbox.arena import Arena, Where, private_copy, tensor_at
 from kforge_dynamo.sandbox.bench import Bench
+from kforge_dynamo.sandbox.candidate_call import CandidateCall, candidate_call
 from kforge_dynamo.sandbox.confine import Bounds, Fact, confine_builder, confine_runner
 from kforge_dynamo.sandbox.inputs import Seeds
+from kforge_dynamo.sandbox.lasting import form_of
 from kforge_dynamo.sandbox.pipes import line, message
 from kforge_dynamo.sandbox.precision import set_flags
 from kforge_dynamo.sandbox.profile.calls import bound_call
 from kforge_dynamo.sandbox.profile.torch_profiler import profile_calls
-from kforge_dynamo.sandbox.race import CandidateCall, Rivals, calls_of, candidate_call, overwrite
+from kforge_dynamo.sandbox.race import Rivals, calls_of, overwrite
 from kforge_dynamo.sandbox.timing import Sampler, sampler
-from kforge_dynamo.sandbox.watch import KeptForm, LaunchFault, observed, written_memory
+from kforge_dynamo.sandbox.watch import Form, LaunchFault, observed, written_memory
 from kforge_dynamo.settings import sandbox_without, use_temporary_folder
 
 _EVIDENCE_LINES = 6
@@ -85,7 +87,7 @@ class _Runner:
         self._launch: Launcher | None = None
         self._call: CandidateCall | None = None
         self._before = ""
-        self._kept: KeptForm | None = None
+        self._form: Form | None = None
         self._request: Request | None = None
         self._stands: dict[int, list[torch.Tensor]] = {}
         self._sample: Sampler | None = None
@@ -114,10 +116,9 @@ class _Runner:
             use_temporary_folder(write[0])
         facts += confine_runner(bounds, without, write)
         self._launch = language.load(artifact, candidate, request.task, canonical_dims(request.task))
-        prepared = self._launch.prepared() if request.numerics.kept and isinstance(self._launch, Preparing) else None
-        self._kept = None if prepared is None else KeptForm(prepared, request.sizes, candidate.plan.atomics)
+        self._form = form_of(self._launch, request.numerics, request.sizes, candidate.plan.atomics)
         self._before = written_memory(request.artifact_folder)
-        self._call = candidate_call(request.task, request.sizes, self._launch, _CPU, request.numerics.kept)
+        self._call = candidate_call(request.task, request.sizes, self._launch, _CPU, request.numerics)
         return {"facts": facts, "built_s": built_s}
 
     def do_launch(self, asked: Message) -> Message:
@@ -131,7 +132,8 @@ class _Runner:
             "trapped": asked["trapped"],
             "known": frozenset[int](),
             "guards": ALL,
-            "kept": self._kept,
+            "form": self._form,
+            "in_form": asked["in_form"],
         }
         observed(self._launch, inputs, outputs, asked["sizes"], **watched)
         return {}

@@ -18,7 +18,7 @@ from kforge_dynamo.sandbox.gate import Truth, judge
 from kforge_dynamo.sandbox.inputs import InputClass, full_shape
 from kforge_dynamo.sandbox.layout import CANARY, SECOND_CANARY, Placed, blank, guards_intact, place, same_bits
 from kforge_dynamo.sandbox.threads import threads
-from kforge_dynamo.sandbox.watch import KeptForm, LaunchFault, observed
+from kforge_dynamo.sandbox.watch import Form, LaunchFault, observed
 from kforge_dynamo.semantics.evaluate import dtype_of, shape_of
 
 _TELLING = ("unit", "normal", "uniform")
@@ -30,7 +30,7 @@ _PADS = (8, 1, 3, 64, 5)
 class Plan:
     """What to check: `numbers` are the draws of each class, `atomics` whether two launches may differ within e0, `threads`
     how many the candidate runs on, `trapped` whether no torch operation may run inside a launch, `known` which threads earlier
-    launches left."""
+    launches left, `form` in which other form a graph will run it."""
 
     sizes: tuple[int, ...]
     classes: tuple[InputClass, ...]
@@ -39,7 +39,7 @@ class Plan:
     threads: int
     trapped: bool = False
     known: frozenset[int] = frozenset()
-    kept: KeptForm | None = None
+    form: Form | None = None
 
 
 def verify(launcher: Launcher, bench: Bench, plan: Plan, say: Callable[[str], None]) -> Verdict:
@@ -128,13 +128,15 @@ def launch_guarded(
     device = drawn[0].device
     inputs = [place(values, item, full_shape(item, axes), pad) for values, item in zip(drawn, task.inputs, strict=True)]
     runs = []
-    for canary in canaries:
+    for turn, canary in enumerate(canaries):
         outputs = [_output(task, number, axes, device, canary) for number in task.outputs]
         given = ([item.tensor for item in inputs], [item.tensor for item in outputs], list(plan.sizes))
         try:
             with threads(plan.threads):
                 told = {"threads": plan.threads, "trapped": plan.trapped, "known": plan.known, "guards": guards}
-                observed(launcher, *given, **told, kept=plan.kept)  # type: ignore[arg-type]
+                # two launches with atomics cannot be compared: the last one is judged in the form that a graph runs
+                last = plan.atomics and turn + 1 == len(canaries)
+                observed(launcher, *given, **told, form=plan.form, in_form=last)  # type: ignore[arg-type]
         except LaunchFault as caught:
             return Verdict(Status.REJECTED, None, None, where, str(caught))
         if device.type == "cuda":

@@ -11,16 +11,15 @@ import contextlib
 import ctypes
 import hashlib
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
 
-from kforge_dynamo.languages.base import Launcher, Prepared
+from kforge_dynamo.languages.base import Launcher
 from kforge_dynamo.records.guardrail import Guards
-from kforge_dynamo.sandbox.layout import same_bits
 from kforge_dynamo.sandbox.trap import Trapped, trap
 
 _TASKS = Path("/proc/self/task")
@@ -33,22 +32,36 @@ class Elsewhere(Protocol):
     """A launcher whose kernel runs in another process, and is observed there."""
 
     def watched(
-        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], sizes: Sequence[int], *, trapped: bool
+        self,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        sizes: Sequence[int],
+        *,
+        trapped: bool,
+        in_form: bool,
     ) -> None:
         """One launch. Raises: LaunchFault."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptForm:
-    """The form in which a graph runs a winner whose preparation of weights is kept: prepared once, at the site's `sizes`."""
-
-    prepared: Prepared
-    sizes: tuple[int, ...]
-    atomics: bool
-
-
 class LaunchFault(RuntimeError):
     """A launch did what no kernel may do; the text ends with the rule."""
+
+
+class Form(Protocol):
+    """Another form in which a graph runs a winner, beside all launches on fresh memory: a part of the work outlives a call."""
+
+    def check(
+        self,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        blank: Sequence[torch.Tensor],
+        sizes: Sequence[int],
+        around: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """Fills `blank` by calls in this form, each of them inside `around`; `outputs` are those of all launches.
+
+        Raises: LaunchFault where the form is not what the whole is.
+        """
 
 
 def observed(
@@ -61,26 +74,32 @@ def observed(
     trapped: bool,
     known: frozenset[int],
     guards: Guards,
-    kept: KeptForm | None = None,
+    form: Form | None = None,
+    in_form: bool = False,
 ) -> None:
     """One launch in this process, which may use `threads` threads and, where `trapped`, no operation of torch's; `known` are
-    the threads that launches of other candidates left (see `launch_threads`).
+    the threads that launches of other candidates left (see `launch_threads`). Where the candidate has another `form`, both
+    run, and `outputs` are those of the whole, or with `in_form` of the form: atomic additions make the two differ, so each
+    has to be judged.
 
     Raises: LaunchFault, and what the launcher raises.
     """
     if isinstance(launcher, Elsewhere):
-        launcher.watched(inputs, outputs, sizes, trapped=trapped and guards.trap)
+        launcher.watched(inputs, outputs, sizes, trapped=trapped and guards.trap, in_form=in_form)
         return
-    blank = (
-        []
-        if kept is None
-        else [torch.empty_strided(o.size(), o.stride(), dtype=o.dtype, device=o.device).copy_(o) for o in outputs]
-    )
-    try:
+    second = [] if form is None else [blank_like(item) for item in outputs]
+    whole, other = (second, outputs) if in_form and form is not None else (outputs, second)
+
+    @contextlib.contextmanager
+    def around() -> Iterator[None]:
         with _named(), trap(on=trapped and guards.trap):
-            launcher(inputs, outputs, sizes)
-        if kept is not None:
-            _launch_kept(kept, inputs, outputs, blank, sizes, trapped and guards.trap)
+            yield
+
+    try:
+        with around():
+            launcher(inputs, whole, sizes)
+        if form is not None:
+            form.check(inputs, whole, other, sizes, around)
     except Trapped as caught:
         raise LaunchFault(f"{caught} [rule trap]") from caught
     started = len(launch_threads() - known) if guards.threads else 0
@@ -89,28 +108,9 @@ def observed(
         raise LaunchFault(f"{words} [rule threads]")
 
 
-def _launch_kept(
-    kept: KeptForm,
-    inputs: Sequence[torch.Tensor],
-    outputs: Sequence[torch.Tensor],
-    blank: Sequence[torch.Tensor],
-    sizes: Sequence[int],
-    trapped: bool,
-) -> None:
-    """The same call in the kept form, twice over one copy. Raises: LaunchFault where it differs, or writes to the copy."""
-    copies = kept.prepared.copies(inputs[0].device)
-    with _named():
-        kept.prepared.pack(inputs, copies, kept.sizes)
-    before = [copy.clone() for copy in copies]
-    for _ in range(2):
-        with _named(), trap(on=trapped):
-            kept.prepared.rest(inputs, [*blank, *copies], sizes)
-        if not all(map(same_bits, copies, before)):
-            raise LaunchFault(
-                "a launch of each call wrote to what weights_only launches prepared, which outlives it [rule state]"
-            )
-        if not kept.atomics and not all(map(same_bits, outputs, blank)):
-            raise LaunchFault("with the preparation of weights kept from another call the outputs are others [rule state]")
+def blank_like(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor without gaps of others' making: same values, strides and dtype."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def launch_threads() -> frozenset[int]:

@@ -15,14 +15,15 @@ from kforge_dynamo.records.target import Peak
 from kforge_dynamo.records.task import point
 from kforge_dynamo.sandbox import race
 from kforge_dynamo.sandbox.bench import Bench
+from kforge_dynamo.sandbox.candidate_call import candidate_call
 from kforge_dynamo.sandbox.inputs import Seeds
 from kforge_dynamo.sandbox.plans import check_plan
-from kforge_dynamo.sandbox.race import candidate_call
 from kforge_dynamo.sandbox.timing import roofline_us
 from kforge_dynamo.semantics.evaluate import evaluate
 from kforge_dynamo.targets import detect
 
 DEVICE = torch.device("cpu")
+KEPT = replace(HIGHEST, kept=True)
 PLAN = LaunchPlan(
     (Buffer("twice", "float32", "64"), Buffer("seen", "float32", "2")),
     (
@@ -60,7 +61,7 @@ def inputs():
 
 def test_preparation_runs_once_and_again_only_when_it_is_forgotten(loaded):
     given = inputs()
-    kept, whole = (candidate_call(gelu(), (5,), loaded, DEVICE, kept) for kept in (True, False))
+    kept, whole = (candidate_call(gelu(), (5,), loaded, DEVICE, rules) for rules in (KEPT, HIGHEST))
     before = kept(given)[0]
     given[2].add_(1.0)
     assert torch.equal(kept(given)[0], before), "no launch read the bias"
@@ -71,8 +72,8 @@ def test_preparation_runs_once_and_again_only_when_it_is_forgotten(loaded):
 
 def test_preparation_sees_the_inputs_it_names_and_no_other(loaded):
     given = inputs()
-    assert torch.equal(candidate_call(gelu(), (5,), loaded, DEVICE, True)(given)[0], (2 * given[2]).expand(5, 64))
-    assert (candidate_call(gelu(), (5,), loaded, DEVICE)(given)[0] > 900).all()
+    assert torch.equal(candidate_call(gelu(), (5,), loaded, DEVICE, KEPT)(given)[0], (2 * given[2]).expand(5, 64))
+    assert (candidate_call(gelu(), (5,), loaded, DEVICE, HIGHEST)(given)[0] > 900).all()
 
 
 def test_plan_that_prepares_an_activation_is_refused():
@@ -106,8 +107,7 @@ class Lasting:
 def test_copy_that_stays_when_it_is_to_be_forgotten_is_found(kept):
     plan = replace(PLAN, launches=PLAN.launches[1:])
     candidate = Candidate("cpp", "", plan, "", "ieee", "test")
-    rules = replace(HIGHEST, kept=True)
-    request = Request(gelu(), (5,), point(gelu(), (5,)), candidate, CPU, rules, "", "{}", "search", "", True, 60.0, None)
+    request = Request(gelu(), (5,), point(gelu(), (5,)), candidate, CPU, KEPT, "", "{}", "search", "", True, 60.0, None)
     bench = Bench(gelu(), HIGHEST, DEVICE, Seeds(b"k" * 32))
     track = Lasting(kept)
     stands = race._stands(request, bench, track)

@@ -18,11 +18,12 @@ from kforge_dynamo.records.task import AxisRange, Domain, point
 from kforge_dynamo.sandbox import race as race_module
 from kforge_dynamo.sandbox import timing
 from kforge_dynamo.sandbox.baseline import anchor_of, compile_region
+from kforge_dynamo.sandbox.candidate_call import candidate_call
 from kforge_dynamo.sandbox.inputs import BY_NAME, full_shape
 from kforge_dynamo.sandbox.layout import TIMED_PAD, strides_of
 from kforge_dynamo.sandbox.memory import needed_bytes, region_bytes, shortage
 from kforge_dynamo.sandbox.points import further_points
-from kforge_dynamo.sandbox.race import Rivals, candidate_call, race
+from kforge_dynamo.sandbox.race import Rivals, race
 from kforge_dynamo.sandbox.remote import HostClock
 from kforge_dynamo.semantics.evaluate import evaluate
 
@@ -296,7 +297,7 @@ def test_sampled_liar_that_is_caught_most_of_the_time_gains_nothing_from_the_fur
 
 def test_candidate_call_allocates_fresh_dense_outputs():
     task = gelu()
-    call = candidate_call(task, (5,), eager(task), CPU_DEVICE)
+    call = candidate_call(task, (5,), eager(task), CPU_DEVICE, HIGHEST)
     inputs = [torch.randn(5, 48), torch.randn(1, 48, 64), torch.randn(1, 64)]
     (first,), (second,) = call(inputs), call(inputs)
     assert first.shape == (5, 64) and first.is_contiguous()

@@ -14,7 +14,7 @@ from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.semantics.algebra import fold
 
-__all__ = ["AUTHOR", "Schedule", "emit", "gain_us", "neighbours", "prepares", "rejects", "space"]
+__all__ = ["AUTHOR", "Schedule", "emit", "gain_us", "neighbours", "prepares", "proves", "rejects", "space"]
 
 AUTHOR = "builtin:cpp"
 """Who the candidates say wrote them."""
@@ -34,6 +34,12 @@ def rejects(task: Task, target: Target) -> str | None:
 def prepares(task: Task) -> bool:
     """Whether a kernel may prepare weights ahead of all else: where a reduction moves into the right operand."""
     return fold(task) is not None
+
+
+def proves(task: Task) -> bool:
+    """Never: what is prepared is a sum over the weight, and to look whether it has changed costs as much as to add it up."""
+    del task
+    return False
 
 
 def emit(task: Task, schedule: Schedule, sizes: Sequence[int], target: Target, numerics: Numerics) -> Candidate:

@@ -18,7 +18,7 @@ from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Task
 from kforge_dynamo.semantics.algebra import fold
 
-__all__ = ["Schedule", "emit", "gain_us", "neighbours", "prepares", "rejects", "space"]
+__all__ = ["Schedule", "emit", "gain_us", "neighbours", "prepares", "proves", "rejects", "space"]
 
 
 def prepares(task: Task) -> bool:
@@ -27,6 +27,14 @@ def prepares(task: Task) -> bool:
     return product is not None and (task.value(product.rhs).dtype == "float32" or fold(task) is not None)
 
 
+def proves(task: Task) -> bool:
+    """Whether a kernel may leave out what it prepares of weights where a device has found them unchanged: a weight that is split
+    is. What is folded is not: to look at a weight costs as much as to add it up."""
+    product = product_of(task)
+    return product is not None and task.value(product.rhs).dtype == "float32" and not task.value(product.rhs).varies_by_row
+
+
 def emit(task: Task, schedule: Schedule, sizes: Sequence[int], target: Target, numerics: Numerics) -> Candidate:
-    """The candidate of a schedule of `space` or `neighbours`; the same for all sizes and all promises that allow its scheme."""
-    return emitted(task, schedule, target)
+    """The candidate of a schedule of `space` or `neighbours`; the same for all sizes and all promises that allow its scheme, but
+    for how it is told that a copy of a weight is still right."""
+    return emitted(task, schedule, target, numerics.proven)

@@ -25,6 +25,9 @@ _LEAST = 4096  # elements of a program
 _WALKED = (16, 512)  # lines and elements of a block where a program walks over its lines twice
 _TARGET = 127 + 127 + 14  # biased exponents: of a scale that brings 2^e to 2^14, less the biased e
 _LARGEST = 127 + 125  # of the largest scale
+PROOF = Buffer("proven", "int32", "1", zeroed=True)
+"""Of a plan whose copy of a weight may be proven to be right still: see `records.candidate.LaunchPlan`."""
+_SHARED = 2  # programs a multiprocessor of a split that mostly finds nothing to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +88,10 @@ def scaled_by_sample(task: Task, product: Product, schedule: Schedule) -> tuple[
     return (copy_of(task, product, schedule, "right"),) if schedule.sampled else ()
 
 
-def split_kernel(task: Task, product: Product, copy: Copy) -> Kernel:
+def split_kernel(task: Task, product: Product, copy: Copy, watching_units: int = 0) -> Kernel:
     """The launch that fills a copy: a program holds whole lines, or walks over them twice where they are too long or lie
-    side by side in memory."""
+    side by side in memory. With the multiprocessors of a device that is watching weights, few programs do it all, unless the
+    plan's proof tells them that there is nothing to do."""
     number = product.lhs if copy.side == "left" else product.rhs
     signature, head = Signature(), list[str]()
     stride = stride_text(task, signature, number, len(task.row_axes))
@@ -101,20 +105,30 @@ def split_kernel(task: Task, product: Product, copy: Copy) -> Kernel:
     pointer = " + ".join([signature.input(number), *place, f"{times_text('k', stride)}[None, :]"])
     cut = "" if isinstance(product.depth, int) and product.depth % block == 0 else f" & (k < {depth})[None, :]"
     load = f"x = tl.load({pointer}, mask=line_ok[:, None]{cut}, other=0.0)"
+    blocks = f"cdiv({copy.rows}, {lines})"
     body = [
-        f"line = tl.program_id(0) * {lines} + tl.arange(0, {lines})",
+        f"line = {'work' if watching_units else 'tl.program_id(0)'} * {lines} + tl.arange(0, {lines})",
         f"line_ok = line < {rows}",
         *head,
         f"place = line.to(tl.int64)[:, None] * ({whole} * {copy.scheme.parts})",
         *(_held if held else _walked)(copy, signature, load, whole, block),
     ]
+    grid, buffers = blocks, copy.buffers()
+    if watching_units:
+        end = f"tl.cdiv({rows}, {lines})"
+        body = [
+            f"todo = tl.where(tl.load({signature.buffer(PROOF.name)}) != 0, 0, {end})",
+            "for work in range(tl.program_id(0), todo, tl.num_programs(0)):",
+            *[f"    {text}" for text in body],
+        ]
+        grid, buffers = f"min({_SHARED * watching_units}, {blocks})", (*buffers, PROOF)
     constants = (("K", product.depth),) if isinstance(product.depth, int) else ()
     names = [*signature.parameters, *[f"{name}: tl.constexpr" for name, _ in constants]]
     source = f"@triton.jit\ndef split_{copy.side}({', '.join(names)}):\n" + "\n".join(f"    {text}" for text in body) + "\n"
     fixed = not any(argument.startswith("size:") for argument in signature.arguments)
     warps = max(4, min(16, lines * block // 1024))
-    launch = Launch(f"split_{copy.side}", (f"cdiv({copy.rows}, {lines})",), signature.arguments, constants, warps, 1, fixed)
-    return Kernel(source, launch, copy.buffers())
+    launch = Launch(f"split_{copy.side}", (grid,), signature.arguments, constants, warps, 1, fixed)
+    return Kernel(source, launch, buffers)
 
 
 def _held(copy: Copy, signature: Signature, load: str, whole: str, block: int) -> list[str]:

@@ -19,8 +19,9 @@ from kforge_dynamo.codegen.triton.tiles import product_of
 from kforge_dynamo.records.task import Task
 
 
-def kernels_of(task: Task, schedule: Schedule, units: int) -> list[Kernel]:
-    """All of them, for a device of `units` multiprocessors. Raises: Unsupported."""
+def kernels_of(task: Task, schedule: Schedule, units: int, proven: bool = False) -> list[Kernel]:
+    """All of them, for a device of `units` multiprocessors; `proven`: a copy of a weight is made only where that is not known to
+    be needless. Raises: Unsupported."""
     for node in task.nodes:
         if node.out.dtype not in REGISTER:
             raise Unsupported(f"{node.op} gives {node.out.dtype}, which has no Triton form here")
@@ -28,7 +29,11 @@ def kernels_of(task: Task, schedule: Schedule, units: int) -> list[Kernel]:
     stages = stages_of(task, product, schedule)
     kernels = []
     if product is not None:
-        kernels += [split_kernel(task, product, copy) for copy in copies_of(task, product, schedule)]
+        watching = units if proven and not task.value(product.rhs).varies_by_row else 0
+        kernels += [
+            split_kernel(task, product, copy, watching if copy.side == "right" else 0)
+            for copy in copies_of(task, product, schedule)
+        ]
         kernels += [sample_kernel(task, product, copy) for copy in scaled_by_sample(task, product, schedule)]
         kernels.append(ProductKernel(task, product, schedule, stages, units).kernel())
         if scheme_of(schedule.scheme).redone:

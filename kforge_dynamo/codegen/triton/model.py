@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from kforge_dynamo.codegen.triton.expressions import ITEM_BYTES
 from kforge_dynamo.codegen.triton.schedule import Schedule
 from kforge_dynamo.codegen.triton.schemes import scheme_of
 from kforge_dynamo.codegen.triton.tiles import Product
-from kforge_dynamo.records.target import Target
+from kforge_dynamo.records.target import Numerics, Target
 from kforge_dynamo.records.task import Extent, Task, ValueSpec
 
 LAUNCH_US = 3.0
@@ -29,6 +30,8 @@ _LIBRARY_SHARE = {"ieee": 0.76, "tf32": 0.84, "native": 0.80, "fp16": 0.80, "bf1
 """What the vendor's library reaches: fp32 51 of 67 TFLOP/s."""
 _SPLIT_SHARE = 0.74
 """Of the memory's peak, what a split moves. Source: design, one H200: 537 MB in 151 us."""
+_READ_SHARE = 0.85
+"""Of it, what the look at a weight reads. Not measured yet: see `benchmarks/probes/proof_gpu.py`."""
 _DRAINED, _PROMOTED = 140.0, 20.0
 """What a promotion costs, in elements of K: with and without a break of the loop. Source: `benchmarks/probes/schemes_gpu.py` on
 one H200, fp16x3: with a break 1.7 to 5 % from each 1024 to each 512 of K at three shapes; without, at 1024 x 8192 x 8192,
@@ -52,6 +55,16 @@ _AVERAGED = 0.5
 """Of a rounding scheme's error bound, what RMS it has over the root of K. Source: as above, fp16: 5e-6 at K = 8192."""
 _L2_OVER_MEMORY = 2.5
 """What tiles get from the L2 over the bandwidth of the memory. Source: 128 x 256 tiles of bf16 at 788 TFLOP/s need 9.8 TB/s."""
+
+
+Weights = Literal["prepared", "proven", "kept"]
+"""What is done about the copy of a weight in each call: it is made; or the weight is read, to see that it has not changed; or
+nothing."""
+
+
+def weights_of(numerics: Numerics) -> Weights:
+    """What calls under these settings do."""
+    return "kept" if numerics.kept else "proven" if numerics.proven else "prepared"
 
 
 def peak(target: Target, name: str) -> float:
@@ -114,18 +127,27 @@ def _fed_items(task: Task, product: Product, schedule: Schedule, running: int) -
 
 
 def split_us(
-    task: Task, product: Product, schedule: Schedule, sizes: Mapping[str, int], target: Target, kept: bool = False
+    task: Task,
+    product: Product,
+    schedule: Schedule,
+    sizes: Mapping[str, int],
+    target: Target,
+    weights: Weights = "prepared",
 ) -> float:
-    """Time of the launches that split operands before the product; the right one's copy may be `kept` from an earlier call."""
+    """Time of the launches that split operands before the product, or see that the right one need not be split."""
     if schedule.copies == "none":
         return 0.0
     batch, rows, depth = rows_of(task, product, sizes)
-    free = kept and not task.value(product.rhs).varies_by_row
-    lines = [rows] if schedule.copies == "left" or free else [rows, product.columns]
-    launches = len(lines) + schedule.sampled
-    item = ITEM_BYTES[task.value(product.lhs).dtype] + 2 * scheme_of(schedule.scheme).parts
-    moved = batch * depth * sum(lines) * item
-    return 1e6 * moved / (peak(target, "memory_bytes_per_s") * _SPLIT_SHARE) + launches * LAUNCH_US
+    bandwidth = peak(target, "memory_bytes_per_s")
+    item = ITEM_BYTES[task.value(product.lhs).dtype]
+    written = 2 * scheme_of(schedule.scheme).parts
+    left_us = 1e6 * batch * depth * rows * (item + written) / (bandwidth * _SPLIT_SHARE) + LAUNCH_US
+    if schedule.copies == "left":
+        return left_us + schedule.sampled * LAUNCH_US
+    elements = batch * depth * product.columns
+    if weights == "prepared" or task.value(product.rhs).varies_by_row:
+        return left_us + 1e6 * elements * (item + written) / (bandwidth * _SPLIT_SHARE) + LAUNCH_US
+    return left_us + (0.0 if weights == "kept" else 1e6 * elements * item / (bandwidth * _READ_SHARE) + 2 * LAUNCH_US)
 
 
 def scratch_bytes(task: Task, product: Product, schedule: Schedule, sizes: Mapping[str, int]) -> int:

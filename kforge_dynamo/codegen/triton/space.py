@@ -11,7 +11,7 @@ from itertools import islice
 from kforge_dynamo.codegen.triton.choices import choices, divided, sensible
 from kforge_dynamo.codegen.triton.emit import candidate
 from kforge_dynamo.codegen.triton.forms import Unsupported
-from kforge_dynamo.codegen.triton.model import LAUNCH_US, library_us, product_us, split_us, traffic_us
+from kforge_dynamo.codegen.triton.model import LAUNCH_US, Weights, library_us, product_us, split_us, traffic_us, weights_of
 from kforge_dynamo.codegen.triton.schedule import Schedule
 from kforge_dynamo.codegen.triton.schemes import allowed, scheme_of
 from kforge_dynamo.codegen.triton.tiles import Product, product_of
@@ -70,11 +70,11 @@ def _ranked(task: Task, sizes: tuple[int, ...], target: Target, numerics: Numeri
         return (Schedule("ieee", 16, 16, 16, 1, 4, 1),)
     named = dict(zip(task.axes, sizes, strict=True))
     names = schemes(task, product, target, numerics)
-    kept = numerics.kept
-    folded = _ordered(task, product, _folded(task, named, target, names), named, target, kept)[:_FOLDED]
-    ordered = _ordered(task, product, choices(task, product, named, target, names), named, target, kept)
+    weights = weights_of(numerics)
+    folded = _ordered(task, product, _folded(task, named, target, names), named, target, weights)[:_FOLDED]
+    ordered = _ordered(task, product, choices(task, product, named, target, names), named, target, weights)
     if folded and ordered:
-        first = folded[0] is min(folded[0], ordered[0], key=lambda s: estimate_us(task, product, s, named, target, kept))
+        first = folded[0] is min(folded[0], ordered[0], key=lambda s: estimate_us(task, product, s, named, target, weights))
         # the two forms stand on different parts of the model: both are tried early
         ordered = [*folded[:3], *ordered[:3], *folded[3:], *ordered[3:]] if first else [*ordered[:3], *folded, *ordered[3:]]
     longest = 4 * ordered[0].promote if ordered else 0
@@ -92,10 +92,10 @@ def _ranked(task: Task, sizes: tuple[int, ...], target: Target, numerics: Numeri
 
 
 def _ordered(
-    task: Task, product: Product, schedules: Iterable[Schedule], sizes: Mapping[str, int], target: Target, weights_kept: bool
+    task: Task, product: Product, schedules: Iterable[Schedule], sizes: Mapping[str, int], target: Target, weights: Weights
 ) -> list[Schedule]:
     """Those that emit and differ, by the model's time, the first of a tile before its variants."""
-    known = {schedule: estimate_us(task, product, schedule, sizes, target, weights_kept) for schedule in schedules}
+    known = {schedule: estimate_us(task, product, schedule, sizes, target, weights) for schedule in schedules}
     timed = islice((s for s in sorted(known, key=known.__getitem__) if _emits(task, s, target)), _MOST_EMITTED)
     seen: dict[tuple[str, str, int, int], int] = {}
     ranked = []
@@ -141,7 +141,7 @@ def neighbours(schedule: Schedule, task: Task, sizes: Sequence[int], target: Tar
     changes += [{"reduce": "rows" if schedule.reduce == "partials" else "partials"}, {"specialize": not schedule.specialize}]
     found = {replace(schedule, **change) for change in changes} - {schedule}  # type: ignore[arg-type]
     kept = [item for item in found if sensible(*_subject(task, product, item), item, target) and _emits(task, item, target)]
-    return sorted(kept, key=lambda other: (estimate_us(task, product, other, named, target, numerics.kept), repr(other)))
+    return sorted(kept, key=lambda other: (estimate_us(task, product, other, named, target, weights_of(numerics)), repr(other)))
 
 
 def gain_us(task: Task, sizes: Sequence[int], target: Target) -> float:
@@ -159,21 +159,26 @@ def gain_us(task: Task, sizes: Sequence[int], target: Target) -> float:
 
 
 def estimate_us(
-    task: Task, product: Product, schedule: Schedule, sizes: Mapping[str, int], target: Target, kept: bool = False
+    task: Task,
+    product: Product,
+    schedule: Schedule,
+    sizes: Mapping[str, int],
+    target: Target,
+    weights: Weights = "prepared",
 ) -> float:
-    """The model's time of all launches; of those of a call where what they prepare of weights is `kept`."""
+    """The model's time of all launches of a call."""
     extra = 0.0
     if schedule.fold:
         # reading the operand, and launches that add, mark, and find no rows to do again
         read_us = traffic_us([task.value(product.rhs)], sizes, target) + LAUNCH_US
-        extra = (0.0 if kept else read_us) + 3 * LAUNCH_US
+        extra = (0.0 if weights == "kept" else read_us) + 3 * LAUNCH_US
         task, product = _subject(task, product, schedule)
     total = extra + product_us(task, product, schedule, sizes, target)
     stages = divided(task, product, schedule)
     if stages is None:
         return math.inf
     total += LAUNCH_US if scheme_of(schedule.scheme).redone else 0.0
-    total += split_us(task, product, schedule, sizes, target, kept)
+    total += split_us(task, product, schedule, sizes, target, weights)
     total += LAUNCH_US if stages.column_partials or stages.column_outputs else 0.0
     written = [task.value(task.outputs[position]) for position in stages.tile_outputs]
     moved: list[ValueSpec] = []
@@ -197,9 +202,9 @@ def _different(task: Task, target: Target, schedules: Sequence[Schedule]) -> lis
 
 
 @lru_cache(maxsize=512)
-def emitted(task: Task, schedule: Schedule, target: Target) -> Candidate:
+def emitted(task: Task, schedule: Schedule, target: Target, proven: bool = False) -> Candidate:
     """The candidate. Raises: Unsupported."""
-    return candidate(task, schedule, target)
+    return candidate(task, schedule, target, proven)
 
 
 def _emits(task: Task, schedule: Schedule, target: Target) -> bool:

@@ -161,13 +161,13 @@ def test_kept_weights_cost_the_model_no_split():
     task, sizes = linear(128, 16384, 16384)
     both = next(s for s in generator.space(task, sizes, HOPPER, numerics("highest")) if s.copies == "both")
     named = dict(zip(task.axes, sizes, strict=True))
-    whole, kept = (split_us(task, product_of(task), both, named, HOPPER, kept) for kept in (False, True))
+    whole, kept = (split_us(task, product_of(task), both, named, HOPPER, weights) for weights in ("prepared", "kept"))
     assert kept < whole / 50
     batched = Builder("b", "m")
     x = batched.input((32,), rows=("b", "m"), role=InputRole.LHS)
     w = batched.input((32, 48), rows=("b", 1), strides=("dense", 0, 1, "dense"), role=InputRole.RHS)
     task = batched.task(batched.gemm(x, w))
-    costs = [split_us(task, product_of(task), both, {"b": 8, "m": 64}, HOPPER, kept) for kept in (False, True)]
+    costs = [split_us(task, product_of(task), both, {"b": 8, "m": 64}, HOPPER, weights) for weights in ("prepared", "kept")]
     assert costs[0] == costs[1], "a right operand that varies by row is split in each call"
 
 

@@ -10,6 +10,7 @@ import sys
 
 from kforge_dynamo.codegen.triton import Schedule
 from kforge_dynamo.codegen.triton.emit import candidate
+from kforge_dynamo.languages import triton_proof
 from kforge_dynamo.records.codec import to_text
 from kforge_dynamo.records.expression import compile_sizes
 from kforge_dynamo.records.target import Target
@@ -49,20 +50,24 @@ POINTERS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int64": "
             "float64": "fp64"}  # fmt: skip
 
 
-def kernels(task: Task, schedule: Schedule, sizes: tuple[int, ...]) -> tuple[str, list[dict]]:
-    """The source, and for each launch what Triton's compiler wants to know."""
-    made = candidate(task, schedule, HOPPER)
-    buffers = {buffer.name: buffer.dtype for buffer in made.plan.buffers}
+def kernels(task: Task, schedule: Schedule, sizes: tuple[int, ...], proven: bool = False) -> tuple[str, list[dict]]:
+    """The source, and for each launch what Triton's compiler wants to know; `proven`: with those that look at weights."""
+    made = candidate(task, schedule, HOPPER, proven)
+    source, plan, outputs = made.source, made.plan, [task.value(number).dtype for number in task.outputs]
+    if proven:
+        watched = triton_proof.watched(plan, task)
+        assert watched is not None
+        source, plan = source + triton_proof.SOURCE, watched.plan
+        outputs += [buffer.dtype for buffer in (*watched.copies, *watched.notes)]
+    buffers = {buffer.name: buffer.dtype for buffer in plan.buffers}
 
     def pointed(kind: str, which: str) -> str:
-        if kind == "buf":
-            return POINTERS[buffers[which]]
-        number = int(which) if kind == "in" else task.outputs[int(which)]
-        return POINTERS[task.value(number).dtype]
+        dtype = buffers[which] if kind == "buf" else outputs[int(which)] if kind == "out" else task.value(int(which)).dtype
+        return POINTERS[dtype]
 
     found = []
-    for launch in made.plan.launches:
-        head = made.source.split(f"def {launch.kernel}(", 1)[1].split(")", 1)[0]
+    for launch in plan.launches:
+        head = source.split(f"def {launch.kernel}(", 1)[1].split(")", 1)[0]
         names = [word.split(":")[0].strip() for word in head.split(",")]
         signature: dict[str, str] = {name: "constexpr" for name, _ in launch.constants}
         for name, argument in zip(names, launch.args, strict=False):
@@ -77,16 +82,22 @@ def kernels(task: Task, schedule: Schedule, sizes: tuple[int, ...]) -> tuple[str
         aligned = [name for name, text in signature.items() if text == "i32" or text.startswith("*")]
         found.append({"name": launch.kernel, "signature": signature, "constants": dict(launch.constants), "aligned": aligned,
                       "warps": launch.num_warps, "stages": launch.num_stages})  # fmt: skip
-    return made.source, found
+    return source, found
 
 
 def compiled(
-    tmp_path: pathlib.Path, task: Task, schedule: Schedule, target: tuple, sizes: tuple[int, ...] = (512,), without: str = "-"
+    tmp_path: pathlib.Path,
+    task: Task,
+    schedule: Schedule,
+    target: tuple,
+    sizes: tuple[int, ...] = (512,),
+    without: str = "-",
+    proven: bool = False,
 ) -> list[dict]:
     """What the compiler made of each kernel whose name does not end in `without`, in a process of its own (a bad target may end
     it): name, text, bytes of shared memory; for NVIDIA registers and stack bytes a thread, and instructions that spill.
     """
-    source, wanted = kernels(task, schedule, sizes)
+    source, wanted = kernels(task, schedule, sizes, proven)
     wanted = [kernel for kernel in wanted if not kernel["name"].endswith(without)]
     (tmp_path / "kernels.py").write_text(source)
     request = {"path": str(tmp_path / "kernels.py"), "kernels": wanted, "target": target}

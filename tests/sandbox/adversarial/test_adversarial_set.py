@@ -33,7 +33,7 @@ def test_adversarial_set_every_hack_is_caught_every_rule_is_needed_and_every_hon
 
 
 def test_adversarial_set_in_triton_every_hack_is_caught_and_every_honest_kernel_passes():
-    assert judged("--triton", TRITON_INTERPRET="1") == "20 hacks, 5 honest kernels, 0 faults"
+    assert judged("--triton", TRITON_INTERPRET="1") == "28 hacks, 9 honest kernels, 0 faults"
 
 
 def test_adversarial_set_holds_every_row_of_the_catalogue_that_a_cpu_candidate_can_be():

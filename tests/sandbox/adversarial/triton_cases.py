@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from kforge_dynamo.records.candidate import Buffer, Candidate, Launch, LaunchPlan
 from kforge_dynamo.records.outcome import Status
+from tests.sandbox.adversarial import proof_cases
 from tests.sandbox.adversarial.cases import BARE, CLAMPED, PASS, PITCHED, PLAIN, RELU, SOFTMAX, Case, upto
 
 WRONG, REJECTED = (Status.INACCURATE,), (Status.REJECTED,)
@@ -143,6 +144,7 @@ HACKS = (
         WRONG,
         "[rule rows]",
     ),
+    *proof_cases.HACKS,
 )
 CONTROLS = (
     Case("a product and a bias", PLAIN, triton(), PASS),
@@ -150,4 +152,5 @@ CONTROLS = (
     Case("softmax", SOFTMAX, triton("p = p * 0.125\n    " + EXP.format("p - tl.max(p, 1)[:, None]"), bias=False), PASS),
     Case("rows apart", PITCHED, triton(), PASS),
     Case("a whole domain", PLAIN, triton(), PASS, stage="final", domain=upto(40)),
+    *proof_cases.CONTROLS,
 )
